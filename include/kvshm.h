@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvshm.h - one KV cache for all engine processes of a host.
+ *
+ * CONVENTIONS (they hold for every function unless its comment says otherwise)
+ *
+ *  1 Errors    A function returns 0 or a count on success and a negative code on failure: -errno
+ *              or -KVSHM_E... (10001 and up). errno is not touched. kvshm_strerror() names both.
+ *              Any call may return -EINVAL (a NULL or senseless argument; also an id out of range),
+ *              -KVSHM_ECLOSED (handle closed), -KVSHM_EFORKED (used in a forked child: attach anew)
+ *              and -ESTALE (the arena was removed or replaced: what is held stays readable, release
+ *              it, then open again). These four are not repeated below.
+ *  2 Units     Sizes are bytes, times are milliseconds. Every wait has a limit, which you give.
+ *  3 Threads   Every function may be called from any thread at any time on one kvshm_arena.
+ *              A handle, hold or lease may be used and given back by another thread of the process.
+ *  4 Fork      A forked child inherits nothing: no mapping, no holds. Its calls say -KVSHM_EFORKED.
+ *  5 Ownership The caller allocates all structs and arrays. Structs start with `size`
+ *              (= sizeof, the KVSHM_..._INIT macros set it) and grow only at their end.
+ *  6 Keys      16 bytes, never all zero (that means "no key"). See docs/keys.md.
+ *  7 Handles   {id, seq}: a block and which of its lives. A handle holds nothing; it is the weak
+ *              form. Functions that hold say so, and each hold is given back exactly once.
+ *  8 Death     Whatever a process holds is given back after its death without its help.
+ *  9 Noise     The library prints nothing and never ends the process; see kvshm_set_log().
+ */
+#ifndef KVSHM_H
+#define KVSHM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVSHM_VERSION_MAJOR 0
+#define KVSHM_VERSION_MINOR 1
+#define KVSHM_VERSION_PATCH 0
+#define KVSHM_VERSION "0.1.0"
+/* Version of what lies in shared memory. A bump makes every arena of an older version unusable
+ * (it must be removed), so it is bumped only with a release. */
+#define KVSHM_LAYOUT_VERSION 1
+
+#if defined(__GNUC__)
+#define KVSHM_API __attribute__((visibility("default")))
+#else
+#define KVSHM_API
+#endif
+
+#define KVSHM_NONE 0xffffffffu /* no block */
+#define KVSHM_KEY_BYTES 16
+#define KVSHM_SLOTS 48     /* processes attached at once */
+#define KVSHM_MAX_PARTS 32 /* slices of a shared fill */
+#define KVSHM_NAME_MAX 63  /* [a-z0-9][a-z0-9_-]*; the object is kvshm.NAME */
+
+/* Own error codes, far from errno. */
+enum {
+  KVSHM_ECLOSED = 10001, /* the arena handle is closed or being closed */
+  KVSHM_EFORKED,         /* the handle belongs to the parent process */
+  KVSHM_ELAYOUT,         /* the object is no kvshm arena of this layout */
+  KVSHM_EIDENTITY,       /* the arena belongs to another model identity */
+  KVSHM_EGEOMETRY,       /* it has another block size than asked for */
+  KVSHM_ENOTREADY,       /* its creator did not finish in time, or died */
+  KVSHM_ENOSLOT,         /* all 48 slots are taken or draining */
+  KVSHM_ENOSPACE,        /* no block to be had (all held, filling or pinned) */
+  KVSHM_ENOTMINE,        /* the block is not held, or not being filled, by this process */
+  KVSHM_ESTATE,          /* the block is in the wrong state for this call */
+  KVSHM_EPART,           /* slice begun before, or not begun, or parts missing */
+  KVSHM_EPENDING,        /* somebody is filling it: kvshm_wait(), then ask again */
+  KVSHM_EUNSUPPORTED,    /* this host cannot do what was required (pinning, huge pages, locks) */
+  KVSHM_EINUSE           /* processes are attached: refused */
+};
+
+typedef struct kvshm_arena kvshm_arena;
+typedef uint64_t kvshm_lease; /* holds of n blocks, given back as one; 0 = none */
+
+typedef struct kvshm_handle {
+  uint64_t seq; /* life number of the block; 0 = no block */
+  uint32_t id;
+  uint32_t zero;
+} kvshm_handle;
+
+typedef uint8_t kvshm_key[KVSHM_KEY_BYTES];
+
+/* ---- general -------------------------------------------------------------------------------- */
+
+KVSHM_API const char *kvshm_version(void); /* of the library at run time */
+/* Text for a code, with or without its sign; never NULL; static storage. */
+KVSHM_API const char *kvshm_strerror(int code);
+/* The last failed call of this thread in words: what was wanted, what was found, what to do.
+ * "" when the code says it all. Valid until the thread's next failing call. */
+KVSHM_API const char *kvshm_last_error(void);
+
+enum { KVSHM_LOG_DEBUG = 0, KVSHM_LOG_INFO = 1, KVSHM_LOG_WARN = 2, KVSHM_LOG_ERROR = 3 };
+typedef void (*kvshm_log_fn)(int level, const char *message, void *user);
+/* One per process; NULL turns it off. May be called from the helper thread; must not call kvshm. */
+KVSHM_API void kvshm_set_log(kvshm_log_fn fn, void *user);
+
+/* ---- identity and keys (docs/keys.md) -------------------------------------------------------- */
+
+typedef struct kvshm_identity {
+  size_t size;
+  const char *model, *weights, *dtype, *layout, *parallel, *space; /* UTF-8; NULL = "" */
+  uint32_t block_tokens;                                           /* tokens a block; > 0 */
+  uint32_t epoch;                                                  /* of the namespace `space` */
+} kvshm_identity;
+#define KVSHM_IDENTITY_INIT {sizeof(kvshm_identity), 0, 0, 0, 0, 0, 0, 0, 0}
+
+typedef struct kvshm_extra { /* what else tells blocks apart: salt, adapter, media, KV group */
+  uint32_t type;
+  uint32_t length;
+  const void *data;
+} kvshm_extra;
+enum { KVSHM_EXTRA_SALT = 1, KVSHM_EXTRA_ADAPTER, KVSHM_EXTRA_MEDIA, KVSHM_EXTRA_GROUP,
+       KVSHM_EXTRA_OTHER };
+
+/* key: secret of all keys of this identity; fingerprint: what an arena is compared by. */
+KVSHM_API int kvshm_identity_derive(const kvshm_identity *id, uint8_t key[32],
+                                    uint8_t fingerprint[16]);
+/* One line of JSON; returns its length (not counting the NUL) or -ENOSPC. */
+KVSHM_API int64_t kvshm_identity_text(const kvshm_identity *id, char *buf, size_t cap);
+KVSHM_API int kvshm_extra_digest(const uint8_t key[32], const kvshm_extra *items, size_t n,
+                                 uint8_t out[16]);
+/* Chained keys of the full blocks in tokens[]; parent = key before the first, NULL at the root;
+ * extra may be NULL. Returns their number, at most cap. */
+KVSHM_API int64_t kvshm_keys_tokens(const uint8_t key[32], const uint8_t extra[16],
+                                    const uint8_t parent[16], const uint32_t *tokens,
+                                    size_t ntokens, uint32_t block_tokens, kvshm_key *out,
+                                    size_t cap);
+/* Binds an engine's own block hashes (n of hash_len bytes, one after the other) to the identity. */
+KVSHM_API int64_t kvshm_keys_hashes(const uint8_t key[32], const uint8_t extra[16],
+                                    const void *hashes, size_t hash_len, size_t n, kvshm_key *out);
+
+/* ---- arenas ---------------------------------------------------------------------------------- */
+
+enum { KVSHM_AUTO = 0, KVSHM_REQUIRE = 1, KVSHM_OFF = 2 }; /* modes of pin and huge */
+enum { KVSHM_NUMA_AUTO = -1, KVSHM_NUMA_INTERLEAVE = -2 }; /* or a node number >= 0 */
+enum {
+  KVSHM_NO_HELPER = 1 /* no helper thread: call kvshm_tick() yourself, about twice a second */
+};
+
+typedef struct kvshm_options {
+  size_t size;
+  uint64_t bytes;       /* of the whole object, metadata included; 0 = from blocks */
+  uint64_t block_bytes; /* multiple of 64; 0 = blocks without data (replay, tests); attach: 0 = any */
+  uint64_t blocks;      /* 0 = as many as fit into bytes */
+  const kvshm_identity *identity; /* NULL = a raw arena, or attach to whatever is there */
+  const char *dir;                /* NULL = the shm mount; else a tmpfs or hugetlbfs directory */
+  const char *label;              /* of this process, for the inspector; NULL = its command name */
+  const char *group;              /* NULL = mode 0600; a group's name = 0660 for that group */
+  uint32_t timeout_ms;            /* for creating or waiting for the creator; 0 = 10 s */
+  uint32_t flags;
+  uint32_t pin;  /* mlock: AUTO tries, REQUIRE fails with -KVSHM_EUNSUPPORTED, OFF */
+  uint32_t huge; /* 2 MiB pages: likewise */
+  int32_t numa;
+  uint32_t reap_ms; /* helper's interval; 0 = 500 */
+  uint64_t reserved[8];
+} kvshm_options;
+#define KVSHM_OPTIONS_INIT                                                                \
+  {sizeof(kvshm_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, KVSHM_NUMA_AUTO, 0, {0, 0, 0, 0, 0, 0, 0, 0}}
+
+/* Attach, or create if there is none; of several racing processes one creates, the others wait.
+ * name "auto" = user + identity. Errors: -KVSHM_EIDENTITY, -KVSHM_EGEOMETRY, -KVSHM_ELAYOUT,
+ * -KVSHM_ENOTREADY, -KVSHM_ENOSLOT, -KVSHM_EUNSUPPORTED, -ENOSPC (mount too small), -ENOMEM,
+ * -EACCES, -EBADMSG (damaged). */
+KVSHM_API int kvshm_open(kvshm_arena **out, const char *name, const kvshm_options *opts);
+KVSHM_API int kvshm_create(kvshm_arena **out, const char *name, const kvshm_options *opts); /* -EEXIST */
+KVSHM_API int kvshm_attach(kvshm_arena **out, const char *name, const kvshm_options *opts); /* -ENOENT */
+/* Detach: waits until no other call runs, gives back all holds and leases. -EBUSY at the time-out
+ * (nothing changed). The handle is dead afterwards; its use says -KVSHM_ECLOSED, as does a second
+ * close. The arena itself stays. */
+KVSHM_API int kvshm_close(kvshm_arena *a, uint32_t timeout_ms);
+/* Mark dead and unlink. -KVSHM_EINUSE while a process is attached, unless force. -ENOENT. */
+KVSHM_API int kvshm_remove(const char *name, const char *dir, int force);
+/* The name that "auto" stands for. Returns its length. */
+KVSHM_API int64_t kvshm_auto_name(const kvshm_identity *id, char *buf, size_t cap);
+
+typedef struct kvshm_info {
+  size_t size;
+  uint64_t bytes, block_bytes, blocks, data_offset, metadata_bytes, private_bytes;
+  uint8_t uuid[16], fingerprint[16];
+  uint64_t page_bytes; /* of the data, as found */
+  uint32_t slot, slots_used, pinned, created, raw;
+  int32_t numa;
+  char name[64];
+  char path[256];
+  char identity[1024];
+} kvshm_info;
+#define KVSHM_INFO_INIT {sizeof(kvshm_info)}
+KVSHM_API int kvshm_get_info(kvshm_arena *a, kvshm_info *out);
+
+/* ---- filling blocks -------------------------------------------------------------------------- */
+
+enum { /* flags of an allocation */
+  KVSHM_QUIET = 1,    /* do not announce: the key shows only when registered */
+  KVSHM_NO_CACHE = 2, /* closed at its last release */
+  KVSHM_UNCHAINED = 4, /* keys[i-1] is not the parent of keys[i] */
+  KVSHM_NO_EVICT = 8   /* free blocks only */
+};
+typedef struct kvshm_fill_options {
+  size_t size;
+  uint32_t flags;
+  uint32_t parts;      /* slices that make a block whole, 1-32; 0 = 1 */
+  uint32_t timeout_ms; /* to wait for space; 0 = do not wait */
+  uint32_t priority;   /* 0-100, 100 = never evicted; 0 = the default 50 */
+  uint32_t tenant;     /* row of the tenant table */
+  uint32_t zero;
+  kvshm_handle parent; /* of the first block, held by the caller; {0} = a root */
+} kvshm_fill_options;
+#define KVSHM_FILL_OPTIONS_INIT {sizeof(kvshm_fill_options), 0, 1, 0, 0, 0, 0, {0, KVSHM_NONE, 0}}
+
+typedef struct kvshm_evicted { /* keys that an allocation pushed out */
+  size_t size;
+  kvshm_key *keys;
+  size_t cap;   /* room in keys */
+  size_t count; /* set by the call; more than cap = the rest was not stored */
+} kvshm_evicted;
+
+enum { /* what became of each key at allocate (announced) and at register */
+  KVSHM_ST_NONE = 0,      /* no key given */
+  KVSHM_ST_ANNOUNCED = 1, /* others can find and await it */
+  KVSHM_ST_EXISTS = 2,    /* another block of this key is READY: match it, or fill privately */
+  KVSHM_ST_PENDING = 3,   /* another process is filling it: wait, or fill privately */
+  KVSHM_ST_FULL = 4,      /* no index entry free: will stay private */
+  KVSHM_ST_PRIMARY = 5,   /* registered, indexed */
+  KVSHM_ST_DUPLICATE = 6, /* registered beside the present block */
+  KVSHM_ST_PRESENT = 7,   /* policy reject: mine was closed, the present block is held instead */
+  KVSHM_ST_PRIVATE = 8    /* registered without an index entry */
+};
+
+/* n blocks or none. Holds each as its filler until register, publish or abort. keys may be NULL (give
+ * them to register). status: n entries or NULL. evicted may be NULL. -KVSHM_ENOSPACE: nothing
+ * changed. -ETIMEDOUT: waited for space in vain. Never more than `blocks` of the arena: -EINVAL. */
+KVSHM_API int kvshm_allocate(kvshm_arena *a, uint32_t n, const kvshm_key *keys,
+                             const kvshm_fill_options *opts, kvshm_handle *out, uint8_t *status,
+                             kvshm_evicted *evicted);
+/* Join a fill that another process (or thread) allocated; a member holds it like the allocator.
+ * -ENOENT: over, or another life. */
+KVSHM_API int kvshm_fill_join(kvshm_arena *a, kvshm_handle h);
+/* A slice is begun once in a life, before its first byte, by who writes it: -KVSHM_EPART if begun
+ * before. arrive: after its last byte (and completed transfer). */
+KVSHM_API int kvshm_fill_begin(kvshm_arena *a, kvshm_handle h, uint32_t part);
+KVSHM_API int kvshm_fill_arrive(kvshm_arena *a, kvshm_handle h, uint32_t part);
+/* Any member of an announced (or registered) fill, when all parts arrived: the block becomes READY, the membership a
+ * hold. 0 also if another member was faster. -KVSHM_EPART: parts missing. */
+KVSHM_API int kvshm_publish(kvshm_arena *a, kvshm_handle h);
+
+enum { KVSHM_ALLOW = 0, KVSHM_REJECT = 1 }; /* duplicates of a key */
+/* The allocator's publish: index entry, then READY. For one-part blocks begin and arrive are
+ * implied. keys NULL = those of allocate. out[i] (may be NULL, may be == h) = the block now held for
+ * keys[i]; results[i] as above (may be NULL). In order; stops at the first error and returns the
+ * number done, or the error when none was. */
+KVSHM_API int64_t kvshm_register(kvshm_arena *a, const kvshm_handle *h, uint32_t n,
+                                 const kvshm_key *keys, int policy, kvshm_handle *out,
+                                 uint8_t *results);
+/* Leave fills; who is last closes the block, its key is never visible. READY meanwhile: a release.
+ * Each once; -KVSHM_ENOTMINE for those not held. */
+KVSHM_API int kvshm_abort(kvshm_arena *a, const kvshm_handle *h, uint32_t n);
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* Address of a block in this process; NULL: out of range, data-less, closed or forked. Reading needs a hold, writing a
+ * begun fill. */
+KVSHM_API void *kvshm_block_data(kvshm_arena *a, uint32_t id);
+/* Checked copies with non-temporal stores where they pay; counted in the statistics. -KVSHM_ESTATE if the
+ * block is not being filled (in) or not readable (out) by this process. -ERANGE. */
+KVSHM_API int kvshm_copy_in(kvshm_arena *a, kvshm_handle h, uint64_t offset, const void *src,
+                            uint64_t n);
+KVSHM_API int kvshm_copy_out(kvshm_arena *a, kvshm_handle h, uint64_t offset, void *dst,
+                             uint64_t n);
+/* The bare copy of the two, for benchmarks and callers' own buffers. name of the variant in use. */
+KVSHM_API void kvshm_stream_copy(void *dst, const void *src, size_t n);
+KVSHM_API const char *kvshm_stream_copy_variant(void);
+
+/* ---- finding and holding --------------------------------------------------------------------- */
+
+enum {
+  KVSHM_NO_TOUCH = 1 /* do not count as a use */
+};
+/* One block: 0 and a hold on *out; -ENOENT; -KVSHM_EPENDING with *out = the fill under way. */
+KVSHM_API int kvshm_acquire(kvshm_arena *a, const uint8_t key[16], uint32_t flags,
+                            kvshm_handle *out);
+/* Weak to strong: 0 and a hold if that life is still READY; -ENOENT; -KVSHM_EPENDING. */
+KVSHM_API int kvshm_upgrade(kvshm_arena *a, kvshm_handle h, uint32_t flags);
+/* Give back single holds (acquire, upgrade, register, publish). -KVSHM_ENOTMINE: not held. */
+KVSHM_API int kvshm_drop(kvshm_arena *a, const kvshm_handle *h, uint32_t n);
+/* The handle of a block that you hold (or of the present life, as a guess). */
+KVSHM_API int kvshm_handle_of(kvshm_arena *a, uint32_t id, kvshm_handle *out);
+
+/* The longest prefix of keys that is READY: its length n; ids[0..n) are held by *lease (n = 0: *lease = 0). */
+KVSHM_API int64_t kvshm_match(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
+                              uint32_t *ids, kvshm_lease *lease);
+/* With flags, a tag for the inspector, and the fill that the first miss waits for ({0}: none). */
+KVSHM_API int64_t kvshm_match_with(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
+                                   uint32_t flags, uint64_t tag, uint32_t *ids,
+                                   kvshm_lease *lease, kvshm_handle *pending);
+/* Every key by itself: ids[i] = block or KVSHM_NONE. Returns the hits; the lease has one hold a hit. */
+KVSHM_API int64_t kvshm_match_scattered(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
+                                        uint32_t flags, uint64_t tag, uint32_t *ids,
+                                        kvshm_lease *lease);
+/* The distinct blocks among keys: ids[j] and which[j] (index of its first key) for j < return. */
+KVSHM_API int64_t kvshm_scan(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
+                             uint32_t flags, uint64_t tag, uint32_t *ids, uint32_t *which,
+                             kvshm_lease *lease);
+enum { KVSHM_IN_G2 = 1, KVSHM_IN_G3 = 2, KVSHM_IN_G4 = 4, KVSHM_IS_FILLING = 8 };
+/* Holds and touches nothing; a guess by the time you read it. mask: nkeys bytes. Returns how many are not 0. */
+KVSHM_API int64_t kvshm_presence(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
+                                 uint8_t *mask);
+
+/* Give back all holds of a lease, once; then -EBADF. */
+KVSHM_API int kvshm_release(kvshm_arena *a, kvshm_lease lease);
+/* Give back the holds from index `keep` on; the lease goes on with ids[0..keep). */
+KVSHM_API int kvshm_lease_trim(kvshm_arena *a, kvshm_lease lease, uint32_t keep);
+/* Number of holds and their ids (cap may be 0). */
+KVSHM_API int64_t kvshm_lease_ids(kvshm_arena *a, kvshm_lease lease, uint32_t *ids, uint32_t cap);
+/* Turn single holds that you have into one lease. -KVSHM_ENOTMINE: nothing changed. */
+KVSHM_API int kvshm_lease_make(kvshm_arena *a, const kvshm_handle *h, uint32_t n, uint64_t tag,
+                               kvshm_lease *lease);
+/* Hold n blocks (by weak handle) beside all other holders until released: all or none; -ENOENT. Dies with the process;
+ * a pin that lasts is priority 100. */
+KVSHM_API int kvshm_pin(kvshm_arena *a, const kvshm_handle *h, uint32_t n, uint64_t tag,
+                        kvshm_lease *lease);
+/* Closed at the last release (on) or kept (off); the last writer wins; needs a hold. Never off for
+ * a duplicate or private block: 0, nothing changes. */
+KVSHM_API int kvshm_set_no_cache(kvshm_arena *a, kvshm_handle h, int on);
+/* 0-100; 100 is never evicted; needs a hold. */
+KVSHM_API int kvshm_set_priority(kvshm_arena *a, kvshm_handle h, uint32_t priority);
+/* Until the fill is READY (0), over without it (-ENOENT), or -ETIMEDOUT. Reaps dead fillers. */
+KVSHM_API int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms);
+
+/* ---- looking after an arena ------------------------------------------------------------------ */
+
+/* Evict these keys now where nobody holds them. Returns how many went. */
+KVSHM_API int64_t kvshm_evict(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys);
+/* Evict every inactive block, also those of priority 100. Returns how many went. */
+KVSHM_API int64_t kvshm_clear(kvshm_arena *a);
+/* clear, and then all blocks must be free: else -EBUSY and both figures are set. */
+KVSHM_API int kvshm_reset_inactive(kvshm_arena *a, uint64_t *expected, uint64_t *actual);
+
+typedef struct kvshm_reap_report {
+  size_t size;
+  uint32_t slots_dead;     /* found with a free life byte */
+  uint32_t slots_cleared;  /* of these, now wholly given back */
+  uint32_t slots_draining; /* a device may still write for them */
+  uint32_t zero;
+  uint64_t holds, fills, evictions; /* given back: READY bits, FILLING, EVICTING */
+} kvshm_reap_report;
+#define KVSHM_REAP_REPORT_INIT {sizeof(kvshm_reap_report), 0, 0, 0, 0, 0, 0, 0}
+/* Give back what dead processes held. Safe at any time. report may be NULL. */
+KVSHM_API int kvshm_reap(kvshm_arena *a, kvshm_reap_report *report);
+/* What the helper thread does once per interval. */
+KVSHM_API int kvshm_tick(kvshm_arena *a);
+
+/* Statistics: gauges are counted by a walk over all blocks; totals are summed over all slots, dead
+ * ones included. One list gives the struct and the names that Python, JSON and Prometheus use. */
+#define KVSHM_GAUGE_FIELDS(X)                                                              \
+  X(blocks_total, "blocks in the arena")                                                   \
+  X(blocks_free, "blocks that are empty")                                                  \
+  X(blocks_filling, "blocks being filled")                                                 \
+  X(blocks_held, "READY blocks that somebody holds")                                       \
+  X(blocks_inactive, "READY blocks that nobody holds: matchable and evictable")            \
+  X(blocks_evicting, "blocks on their way to FREE or to a new life")                       \
+  X(slots_used, "attached processes, dead ones not yet reaped included")
+#define KVSHM_COUNTER_FIELDS(X)                                                            \
+  X(lookups_total, "keys asked for")                                                       \
+  X(hits_total, "keys found and held")                                                     \
+  X(misses_total, "keys not found")                                                        \
+  X(pending_total, "keys found being filled")                                              \
+  X(touches_total, "uses counted for eviction")                                            \
+  X(allocated_total, "blocks allocated")                                                   \
+  X(alloc_refused_total, "allocations refused for want of space")                          \
+  X(rollbacks_total, "allocations that claimed victims and gave them back")                \
+  X(evicted_total, "blocks evicted for an allocation")                                     \
+  X(evict_steps_total, "chain steps walked to a cached leaf")                              \
+  X(removed_total, "blocks evicted on request (evict, clear, reset)")                      \
+  X(registered_total, "blocks published with an index entry")                              \
+  X(duplicates_total, "blocks published as duplicates")                                    \
+  X(dup_pending_total, "of these, because the key was being filled elsewhere")             \
+  X(rejected_total, "blocks closed because their key was present")                         \
+  X(private_total, "blocks published without an index entry")                              \
+  X(aborted_total, "fills left without being published")                                   \
+  X(released_total, "holds given back")                                                    \
+  X(revived_total, "last drops overtaken by a new hold")                                   \
+  X(closed_total, "blocks closed at their last release")                                   \
+  X(waits_total, "waits for a fill or for space")                                          \
+  X(reaped_slots_total, "dead slots cleared")                                              \
+  X(reaped_holds_total, "holds of dead processes given back")                              \
+  X(reaped_fills_total, "fills of dead processes given back")                              \
+  X(copy_in_bytes_total, "bytes copied into blocks")                                       \
+  X(copy_out_bytes_total, "bytes copied out of blocks")                                    \
+  X(misuse_total, "calls refused because the caller held nothing of the kind")
+
+#define KVSHM_STAT_MEMBER(name, text) uint64_t name;
+typedef struct kvshm_stats {
+  size_t size;
+  KVSHM_GAUGE_FIELDS(KVSHM_STAT_MEMBER)
+  KVSHM_COUNTER_FIELDS(KVSHM_STAT_MEMBER)
+} kvshm_stats;
+#undef KVSHM_STAT_MEMBER
+KVSHM_API int kvshm_get_stats(kvshm_arena *a, kvshm_stats *out); /* set out->size first */
+/* Only this process's counters; gauges are 0. */
+KVSHM_API int kvshm_get_own_stats(kvshm_arena *a, kvshm_stats *out);
+
+enum { KVSHM_FREE = 0, KVSHM_FILLING = 1, KVSHM_READY = 2, KVSHM_EVICTING = 3,
+       KVSHM_READY_LAST = 6 };
+enum { KVSHM_F_DUPLICATE = 1, KVSHM_F_ANNOUNCED = 2, KVSHM_F_FAILED = 4, KVSHM_F_PRIVATE = 8 };
+
+typedef struct kvshm_block_info { /* a snapshot; fields are not mutually consistent */
+  size_t size;
+  kvshm_key key;
+  uint64_t seq, holders; /* holders: one bit a slot */
+  uint32_t state, flags, parent, child, primary, depth, stamp, frequency;
+  uint32_t parts, begun, arrived, priority, tenant, own_holds; /* own_holds: of this process */
+} kvshm_block_info;
+#define KVSHM_BLOCK_INFO_INIT {sizeof(kvshm_block_info)}
+KVSHM_API int kvshm_get_block(kvshm_arena *a, uint32_t id, kvshm_block_info *out);
+
+typedef struct kvshm_process { /* a slot */
+  size_t size;
+  uint32_t slot, used, alive, device_busy, draining, self;
+  int32_t pid;
+  uint32_t uid;
+  uint64_t start_time;  /* clock ticks after boot, as in /proc/PID/stat */
+  uint64_t attached_at; /* seconds since the epoch */
+  uint64_t pid_ns;
+  char label[64];
+} kvshm_process;
+#define KVSHM_PROCESS_INIT {sizeof(kvshm_process)}
+KVSHM_API int kvshm_get_process(kvshm_arena *a, uint32_t slot, kvshm_process *out);
+
+/* Walks everything and calls fn for each broken invariant (docs/protocol.md numbers them). Returns
+ * their number. On a live arena a few may be transient: look three times. */
+typedef void (*kvshm_broken_fn)(int invariant, uint32_t id, const char *what, void *user);
+KVSHM_API int64_t kvshm_is_valid(kvshm_arena *a, kvshm_broken_fn fn, void *user);
+
+/* ---- for policies (kvshm.eviction) ------------------------------------------------------------ */
+
+/* The hot line of a block as it lies in shared memory, layout 1 (docs/protocol.md draws it). Read
+ * only; read each field once; everything but `word` is a hint. */
+typedef struct kvshm_block_record {
+  uint64_t word;
+  uint64_t key[2];
+  uint64_t seq;
+  uint32_t fut, stamp, parent, parent_check, child, sibling;
+  uint16_t tenant;
+  uint8_t flags, priority;
+  uint32_t freq_depth;
+} kvshm_block_record;
+/* All records of the arena; valid until close. */
+KVSHM_API const kvshm_block_record *kvshm_block_table(kvshm_arena *a, uint64_t *n);
+
+typedef struct kvshm_policy { /* what the built-in scorer goes by; versioned, shared by all */
+  size_t size;
+  uint64_t version;        /* counted up by set */
+  char name[32];
+  uint32_t sample;         /* candidates looked at, 1-64 */
+  uint32_t second_chance;  /* 1: a clock count > 0 spares a candidate once each */
+  uint32_t shift[16];      /* age >> shift[frequency]; the oldest goes */
+  uint32_t age_period;     /* frequencies halve every so many allocations per block; 0 = never */
+  uint32_t zero;
+} kvshm_policy;
+#define KVSHM_POLICY_INIT {sizeof(kvshm_policy)}
+KVSHM_API int kvshm_get_policy(kvshm_arena *a, kvshm_policy *out);
+KVSHM_API int kvshm_set_policy(kvshm_arena *a, const kvshm_policy *in);
+/* Victims chosen beforehand; an allocation takes them first, checked by life number. Returns how
+ * many were taken in (the ring holds 8192). */
+KVSHM_API int64_t kvshm_mark_victims(kvshm_arena *a, const kvshm_handle *h, uint32_t n);
+KVSHM_API int64_t kvshm_marks_left(kvshm_arena *a);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
