@@ -198,10 +198,12 @@ TEST(Identity, RefusesWhatIsNotUtf8) {
     EXPECT_EQ(derive(id).rc, 0) << hex(good, strlen(good));
   }
   // NUL cannot come through the C struct, but through C++ callers.
-  kvshm::identity_fields with_nul;
-  with_nul.model = std::string_view("a\0b", 3);
-  with_nul.block_tokens = 16;
-  EXPECT_EQ(kvshm::identity_check(with_nul), -EILSEQ);
+  kvshm::identity_fields fields;
+  fields.model = std::string_view("a\0b", 3);
+  fields.block_tokens = 16;
+  EXPECT_EQ(kvshm::identity_check(fields), -EILSEQ);
+  fields.model = std::string_view("\xc3\xa9", 1);  // ends within a character
+  EXPECT_EQ(kvshm::identity_check(fields), -EILSEQ);
 }
 
 TEST(Identity, TextHasALimit) {
@@ -359,6 +361,7 @@ TEST_F(Keys, RefuseBadArguments) {
   EXPECT_EQ(kvshm_keys_hashes(key_, nullptr, h.data(), 7, 1, raw(out)), -EINVAL);
   EXPECT_EQ(kvshm_keys_hashes(key_, nullptr, h.data(), 8, 1, raw(out)), 1);
   EXPECT_EQ(kvshm_keys_hashes(key_, nullptr, h.data(), 129, 1, raw(out)), -EINVAL);
+  EXPECT_EQ(kvshm_keys_hashes(key_, nullptr, h.data(), 32, SIZE_MAX / 128, raw(out)), -EINVAL);
   EXPECT_EQ(kvshm_keys_hashes(key_, nullptr, h.data(), 32, SIZE_MAX, raw(out)), -EINVAL);
   EXPECT_EQ(kvshm_keys_hashes(key_, nullptr, nullptr, 32, 0, nullptr), 0);
 
