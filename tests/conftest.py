@@ -30,7 +30,7 @@ def arena_name(new_name: Callable[[], str]) -> str:
 # Asks for new_name so that workers end before their arenas are unlinked.
 @pytest.fixture
 def worker(new_name: Callable[[], str]) -> Iterator[Callable[..., Worker]]:
-    """``worker(code, *args)`` starts a Python process (see support.worker); all end with the test."""
+    """``worker(code, *args)`` starts a Python process (support.worker); all end with the test."""
     started: list[Worker] = []
 
     def start(code: str, *args: object, env: dict[str, str] | None = None) -> Worker:

@@ -13,7 +13,7 @@ import cffi
 
 
 def declarations(header: str, compiler: str) -> str:
-    """The header as cffi's parser takes it: no directives, no attributes, numeric macros by name."""
+    """The header as cffi takes it: no directives, no attributes, numeric macros by name."""
     with open(header, encoding="utf-8") as file:
         text = file.read()
     constants = re.findall(r"^#define (KVSHM_[A-Z0-9_]+)[ \t]+[0-9]\w*", text, re.MULTILINE)

@@ -6,20 +6,20 @@
 #include <stdio.h>
 #include <string.h>
 
-static int check(const char *what, int64_t result, int64_t expected) {
+static int check(const char* what, int64_t result, int64_t expected) {
   if (result == expected) return 0;
   fprintf(stderr, "%s: %lld, not %lld: %s (%s)\n", what, (long long)result, (long long)expected,
           result < 0 ? kvshm_strerror((int)result) : "no error", kvshm_last_error());
   return 1;
 }
 
-static int life_of_a_block(kvshm_arena *arena) {
+static int life_of_a_block(kvshm_arena* arena) {
   static const kvshm_key key = {1, 2, 3};
   const char text[] = "written in C99";
   kvshm_handle block;
   kvshm_lease lease;
   uint32_t id;
-  const char *found;
+  const char* found;
   int bad = 0;
 
   bad += check("allocate", kvshm_allocate(arena, 1, &key, NULL, &block, NULL, NULL), 0);
@@ -35,9 +35,9 @@ static int life_of_a_block(kvshm_arena *arena) {
   return bad;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   kvshm_options options = KVSHM_OPTIONS_INIT;
-  kvshm_arena *arena = NULL;
+  kvshm_arena* arena = NULL;
   int bad = 0;
 
   if (argc != 2) return 2;
