@@ -138,7 +138,7 @@ int identity_check(const identity_fields& id) noexcept {
     if (text.size() >= identity_text_bytes) return -ENAMETOOLONG;
     while (!text.empty()) {
       const uint32_t code = next_code_point(text);
-      if (code == bad_utf8 || code == 0) return -EILSEQ;
+      if (code == bad_utf8 || code == 0) return -EINVAL;
     }
   }
   return identity_text(id, nullptr, 0) < identity_text_bytes ? 0 : -ENAMETOOLONG;

@@ -21,7 +21,7 @@ inline constexpr size_t fingerprint_bytes = 16;
 // a fixed field of this size always shows the whole of it.
 inline constexpr size_t identity_text_bytes = 1024;
 
-// 0; -EINVAL: no model, or no tokens in a block; -EILSEQ: a field is not UTF-8, or contains NUL;
+// 0; -EINVAL: no model, no tokens in a block, or a field is not UTF-8 or contains NUL;
 // -ENAMETOOLONG: its text needs more than identity_text_bytes.
 int identity_check(const identity_fields& id) noexcept;
 
