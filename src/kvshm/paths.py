@@ -12,9 +12,9 @@ def _root() -> str:
     # several folders.
     spec = importlib.util.find_spec("kvshm")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        if os.path.isfile(os.path.join(folder, "include", "kvshm.h")):
+        if os.path.isfile(os.path.join(folder, "lib", "libkvshm.so.0")):
             return folder
-    raise FileNotFoundError("this kvshm is not an installed package: it has no include/kvshm.h")
+    raise FileNotFoundError("this kvshm is not an installed package: it has no lib/libkvshm.so.0")
 
 
 def include_dir() -> str:
