@@ -28,6 +28,8 @@ IDENTITIES: dict[str, Fields] = {
     "split ab|c": Fields("ab", "c"),
     "split a|bc": Fields("a", "bc"),
     "text to escape": Fields('q"b\\s/\x01\n\t\x7f é 語 \U0001f600', dtype="fp8"),
+    "block of 1": Fields("m", block_tokens=1),
+    "block of 256": Fields("m", block_tokens=256),
     "largest numbers": Fields("m", block_tokens=2**32 - 1, epoch=2**32 - 1),
 }
 
@@ -49,16 +51,16 @@ def tokens_of(count: int, seed: int = 0) -> list[int]:
     return [(seed + i * 2654435761) % 2**32 for i in range(count)]
 
 
-# name: identity, extra, name of the case whose last key is the parent, block_tokens, tokens
-CHAINS: dict[str, tuple[str, str, str | None, int, list[int]]] = {
-    "one block": ("all fields", "none", None, 16, list(range(16))),
-    "three blocks and a rest": ("all fields", "none", None, 16, tokens_of(55)),
-    "less than a block": ("all fields", "none", None, 16, tokens_of(15)),
-    "salted": ("all fields", "salt abc", None, 16, tokens_of(48)),
-    "continued": ("all fields", "none", "three blocks and a rest", 16, tokens_of(32, 7)),
-    "block of one": ("model alone", "none", None, 1, [0, 1, 2**31, 2**32 - 1]),
-    "block of 256": ("model alone", "media", None, 256, tokens_of(512)),
-    "all zero": ("model alone", "none", None, 16, [0] * 32),
+# name: identity, extra, name of the case whose last key is the parent, tokens
+CHAINS: dict[str, tuple[str, str, str | None, list[int]]] = {
+    "one block": ("all fields", "none", None, list(range(16))),
+    "three blocks and a rest": ("all fields", "none", None, tokens_of(55)),
+    "less than a block": ("all fields", "none", None, tokens_of(15)),
+    "salted": ("all fields", "salt abc", None, tokens_of(48)),
+    "continued": ("all fields", "none", "three blocks and a rest", tokens_of(32, 7)),
+    "blocks of one": ("block of 1", "none", None, [0, 1, 2**31, 2**32 - 1]),
+    "blocks of 256": ("block of 256", "media", None, tokens_of(512)),
+    "all zero": ("model alone", "none", None, [0] * 32),
 }
 
 # name: identity, extra, hashes
@@ -81,7 +83,8 @@ def build() -> dict[str, list[dict[str, Any]]]:
     }
     chains: list[dict[str, Any]] = []
     last: dict[str, bytes] = {}
-    for name, (identity, extra, after, block, tokens) in CHAINS.items():
+    for name, (identity, extra, after, tokens) in CHAINS.items():
+        block = IDENTITIES[identity].block_tokens
         parent = last[after] if after else keyref.ZERO
         made = keyref.token_keys(keys[identity], tokens, block, digests[identity, extra], parent)
         last[name] = made[-1] if made else parent

@@ -65,11 +65,14 @@ def identity_text(f: Fields) -> str:
     return json.dumps(order, separators=(",", ":"))
 
 
+def extra_encoding(items: Sequence[Item]) -> bytes:
+    return b"".join(u32(kind) + u32(len(data)) + data for kind, data in items)
+
+
 def extra_digest(key: bytes, items: Sequence[Item]) -> bytes:
     if not items:
         return ZERO
-    message = b"".join(u32(kind) + u32(len(data)) + data for kind, data in items)
-    return never_zero(hashed(b"kvshm.v1.extra", 16, message, key))
+    return never_zero(hashed(b"kvshm.v1.extra", 16, extra_encoding(items), key))
 
 
 def token_keys(
