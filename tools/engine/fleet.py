@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workers of a run: asking them, all at once, and accounting for what each reused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .client import Reply, WorkerProcess
+from .compare import compare
+from .ledger import Ledger
+from .progress import Progress
+from .records import Served
+from .settings import Settings
+
+REQUEST_LIMIT = 300.0  # seconds that any request may take
+Watch = Callable[[WorkerProcess, int], None]
+
+
+@dataclass(frozen=True)
+class Question:
+    conversation: int
+    name: str
+    turn: int
+    prompt: list[int]
+
+
+class Fleet:
+    def __init__(self, settings: Settings, new_tokens: int, progress: Progress) -> None:
+        self.settings = settings
+        self.new_tokens = new_tokens
+        self.progress = progress
+        self.ledger = Ledger(settings.block_tokens)
+        self.workers: list[WorkerProcess] = []
+        self.watch: Watch | None = None  # told of each prefill step
+        self._started = 0
+        self._counts: dict[str, dict[str, int]] = {}
+        self._lock = threading.Lock()
+
+    def start(self, number: int) -> list[WorkerProcess]:
+        """Start so many more, and wait until they can be asked."""
+        fresh = []
+        for _ in range(number):
+            fresh.append(WorkerProcess(self.settings, f"worker-{self._started}", self._hear))
+            self._started += 1
+        self.workers += fresh
+        for worker in fresh:
+            worker.wait_ready()
+        return fresh
+
+    def kill(self, worker: WorkerProcess) -> None:
+        worker.kill()
+        self.workers.remove(worker)
+        self.progress.state(worker.label, "")
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.ask_to_stop()
+        for worker in self.workers:
+            worker.stop()
+
+    def counted(self, *names: str) -> int:
+        """Sum over all workers of what they count; of a killed one as of its last answer."""
+        with self._lock:
+            return sum(counts[name] for counts in self._counts.values() for name in names)
+
+    def answer(self, worker: WorkerProcess, question: Question) -> Served:
+        """Ask and wait."""
+        shared = self.ledger.shared_with_others(worker.label, question.prompt)
+        reply = worker.ask(question.prompt, self.new_tokens).result(REQUEST_LIMIT)
+        # The last token was chosen, but nothing was computed from it.
+        self.ledger.sequence(worker.label, [*question.prompt, *reply.tokens[:-1]])
+        return self.account(worker, question, reply, shared)
+
+    def account(
+        self, worker: WorkerProcess, question: Question, reply: Reply, shared: int
+    ) -> Served:
+        own, others = self.ledger.split(worker.label, reply.reused)
+        return Served(
+            worker=worker.label, conversation=question.name, turn=question.turn,
+            prompt=question.prompt, reply=reply, from_self=own, from_others=others,
+            shared=shared, exact=self.ledger.exact(reply.reused),
+        )
+
+    def reference(self, chosen: list[Served]) -> None:
+        """Ask the same again without reuse: of the same worker, if it lives."""
+        by_label = {worker.label: worker for worker in self.workers}
+        work: dict[WorkerProcess, list[Served]] = {}
+        for i, served in enumerate(chosen):
+            worker = by_label.get(served.worker, self.workers[i % len(self.workers)])
+            work.setdefault(worker, []).append(served)
+
+        def again(worker: WorkerProcess, served: Served) -> Served:
+            reply = worker.ask(served.prompt, self.new_tokens, reuse=False)
+            served.cold = reply.result(REQUEST_LIMIT)
+            served.comparison = compare(served.reply, served.cold)
+            return served
+
+        self.in_parallel(work, again)
+
+    def in_parallel(
+        self,
+        work: dict[WorkerProcess, list[Any]],
+        do: Callable[[WorkerProcess, Any], Served],
+    ) -> list[Served]:
+        """Each worker does its list in order, all workers at once."""
+        results: list[Served] = []
+        failures: list[BaseException] = []
+
+        def run(worker: WorkerProcess, items: list[Any]) -> None:
+            try:
+                for item in items:
+                    results.append(do(worker, item))
+            except BaseException as error:  # handed to the caller below
+                failures.append(error)
+
+        threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in work.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()  # each request in it has a limit of its own
+        if failures:
+            raise failures[0]
+        return results
+
+    def _hear(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
+        """In the reader thread of that worker."""
+        if message["event"] == "block":
+            self.ledger.block(worker.label, message["key"], message["parent"], message["made"])
+        elif message["event"] == "progress":
+            self.progress.state(worker.label, f"prefill at {message['position']}")
+            if self.watch is not None:
+                self.watch(worker, message["position"])
+        elif message["event"] == "done":
+            self.progress.state(worker.label, "")
+            with self._lock:
+                self._counts[worker.label] = message["counts"]

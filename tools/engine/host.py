@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arena from outside the workers: made before them, watched, removed after them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import kvshm
+
+from .identity import identity_of
+from .settings import Settings
+
+POLL = 0.01
+
+
+class HostError(RuntimeError):
+    """No arena could be made; the message says why and what helps."""
+
+
+class Host:
+    def __init__(self, settings: Settings, blocks: int, size: str) -> None:
+        """Either a number of blocks, or (0) as many as fit into `size` bytes."""
+        self.directory = settings.directory
+        self.identity = identity_of(settings)
+        block_bytes = settings.model.block_bytes(settings.block_tokens)
+        try:
+            self._arena = kvshm.Arena.create(
+                f"demo-{os.getpid()}-{secrets.token_hex(3)}",
+                size=size if not blocks else 0,
+                blocks=blocks,
+                block_bytes=block_bytes,
+                identity=self.identity,
+                dir=settings.directory,
+                label="demo",
+            )
+        except kvshm.Error as error:
+            asked = f"{blocks} blocks" if blocks else f"{size}"
+            raise HostError(
+                f"no arena of {asked} (a block is {block_bytes} bytes): {error}. "
+                "--blocks or --size asks for less, --dir names another tmpfs"
+            ) from error
+
+    @property
+    def name(self) -> str:
+        return str(self._arena.name)
+
+    @property
+    def blocks(self) -> int:
+        return int(self._arena.blocks)
+
+    def stats(self) -> dict[str, int]:
+        return dict(self._arena.stats())
+
+    def bytes_copied(self) -> int:
+        """Through kvshm, into blocks and out of them, by all processes, the dead ones too."""
+        stats = self.stats()
+        return stats["copy_in_bytes_total"] + stats["copy_out_bytes_total"]
+
+    def wait_gone(self, pid: int, limit: float) -> bool:
+        """Until the process has no slot: it is given back when nothing that it held is left."""
+        return _within(limit, lambda: all(one.pid != pid for one in self._arena.processes()))
+
+    def broken_when_quiet(self, limit: float) -> list[str]:
+        """Invariants still broken when no request is in flight; none may be, nor a held block."""
+        found: list[str] = []
+
+        def clean() -> bool:
+            stats = self.stats()
+            found[:] = [str(broken) for broken in self._arena.is_valid()]
+            found.extend(
+                f"{stats[name]} blocks {name[7:]} though no request is in flight"
+                for name in ("blocks_filling", "blocks_evicting", "blocks_held")
+                if stats[name]
+            )
+            return not found
+
+        _within(limit, clean)
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        stats = self.stats()
+        return {
+            "name": self.name,
+            "blocks": self.blocks,
+            "block_bytes": int(self._arena.block_bytes),
+            "registered": stats["registered_total"],
+            "evicted": stats["evicted_total"],
+        }
+
+    def close(self, keep: bool) -> None:
+        name = self.name
+        self._arena.close()
+        if not keep:
+            kvshm.remove(name, dir=self.directory, force=True)
+
+
+def _within(limit: float, done: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + limit
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL)
+    return True

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The identity under which the workers' blocks are shared: all that their bytes depend on."""
+
+from __future__ import annotations
+
+import kvshm
+import torch
+
+from .settings import Settings
+
+
+def identity_of(settings: Settings) -> kvshm.Identity:
+    model = settings.model
+    return kvshm.Identity(
+        model="kvshm-demo-tiny" if settings.tiny else "kvshm-demo",
+        weights=model.fingerprint(torch.__version__),
+        dtype="float32",
+        layout="LCHTD",  # layer, K or V, head, token, channel
+        block_tokens=settings.block_tokens,
+    )
