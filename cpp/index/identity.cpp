@@ -3,6 +3,7 @@
 
 #include <cerrno>
 
+#include "arena/error.hpp"
 #include "digest.hpp"
 #include "keys.hpp"
 
@@ -133,15 +134,29 @@ class json_line {
 }  // namespace
 
 int identity_check(const identity_fields& id) noexcept {
-  if (id.model.empty() || id.block_tokens == 0) return -EINVAL;
-  for (std::string_view text : {id.model, id.weights, id.dtype, id.layout, id.parallel, id.space}) {
-    if (text.size() >= identity_text_bytes) return -ENAMETOOLONG;
+  if (id.model.empty()) return fail(-EINVAL, "identity: the model has no name");
+  if (!block_tokens_valid(id.block_tokens))
+    return fail(-EINVAL, "identity: block_tokens is %u; expected 1, 2, 4 ... 1024",
+                unsigned(id.block_tokens));
+  const struct {
+    const char* name;
+    std::string_view text;
+  } fields[] = {{"model", id.model},   {"weights", id.weights},   {"dtype", id.dtype},
+                {"layout", id.layout}, {"parallel", id.parallel}, {"namespace", id.space}};
+  for (auto [name, text] : fields) {
+    if (text.size() >= identity_text_bytes)
+      return fail(-ENAMETOOLONG, "identity: %s is longer than %zu bytes", name,
+                  identity_text_bytes - 1);
     while (!text.empty()) {
       const uint32_t code = next_code_point(text);
-      if (code == bad_utf8 || code == 0) return -EINVAL;
+      if (code == bad_utf8 || code == 0)
+        return fail(-EINVAL, "identity: %s is not UTF-8, or contains NUL", name);
     }
   }
-  return identity_text(id, nullptr, 0) < identity_text_bytes ? 0 : -ENAMETOOLONG;
+  if (identity_text(id, nullptr, 0) >= identity_text_bytes)
+    return fail(-ENAMETOOLONG, "identity: longer than %zu bytes as JSON: shorten its fields",
+                identity_text_bytes - 1);
+  return 0;
 }
 
 void identity_derive(const identity_fields& id, uint8_t key[identity_key_bytes],

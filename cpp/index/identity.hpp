@@ -21,8 +21,13 @@ inline constexpr size_t fingerprint_bytes = 16;
 // a fixed field of this size always shows the whole of it.
 inline constexpr size_t identity_text_bytes = 1024;
 
-// 0; -EINVAL: no model, no tokens in a block, or a field is not UTF-8 or contains NUL;
-// -ENAMETOOLONG: its text needs more than identity_text_bytes.
+// Powers of two up to 1024, so that a position splits into block and offset by shift and mask.
+constexpr bool block_tokens_valid(uint32_t n) noexcept {
+  return n > 0 && n <= 1024 && (n & (n - 1)) == 0;
+}
+
+// 0, or a code with its text for kvshm_last_error(): -EINVAL: no model, no valid block_tokens, a
+// field is not UTF-8 or contains NUL; -ENAMETOOLONG: its text needs more than identity_text_bytes.
 int identity_check(const identity_fields& id) noexcept;
 
 // For checked fields. key: epoch included. fingerprint: epoch left out, never all zero (an arena

@@ -160,7 +160,7 @@ TEST(Identity, EveryFieldChangesTheKey) {
   others[3].layout = "m";
   others[4].parallel = "m";
   others[5].space = "m";
-  others[6].block_tokens = 17;
+  others[6].block_tokens = 32;
   others[7].epoch = 1;
   std::vector<std::string> seen = {base.key};
   for (size_t i = 0; i < others.size(); i++) {
@@ -256,6 +256,35 @@ TEST(Identity, LaterStructsAreTakenOnlyIfTheirNewFieldsAreZero) {
   EXPECT_EQ(derive(id.known).key, derive(plain()).key);
   id.added = 1;
   EXPECT_EQ(derive(id.known).rc, -EINVAL);
+}
+
+TEST(Identity, BlockSizes) {
+  const kvshm_identity base = plain();
+  const std::vector<uint32_t> tokens(1024, 7);
+  uint8_t key[32], fingerprint[16];
+  ASSERT_EQ(kvshm_identity_derive(&base, key, fingerprint), 0);
+  for (uint32_t n = 0; n <= 4096; n++) {
+    const bool good = n == 1 || n == 2 || n == 4 || n == 8 || n == 16 || n == 32 || n == 64 ||
+                      n == 128 || n == 256 || n == 512 || n == 1024;
+    kvshm_identity id = base;
+    id.block_tokens = n;
+    EXPECT_EQ(derive(id).rc, good ? 0 : -EINVAL) << n;
+    kvshm_key one[1];
+    EXPECT_EQ(kvshm_keys_tokens(key, nullptr, nullptr, tokens.data(), tokens.size(), n, one, 1),
+              good ? 1 : -EINVAL)
+        << n;
+  }
+}
+
+TEST(Identity, ErrorsSayWhatIsWrong) {
+  kvshm_identity id = plain();
+  id.layout = "\xff";
+  derive(id);
+  EXPECT_NE(std::string(kvshm_last_error()).find("layout"), std::string::npos);
+  id.layout = "";
+  id.block_tokens = 48;
+  derive(id);
+  EXPECT_NE(std::string(kvshm_last_error()).find("48"), std::string::npos);
 }
 
 class Keys : public testing::Test {
@@ -365,6 +394,7 @@ TEST_F(Keys, RefuseBadArguments) {
   EXPECT_EQ(kvshm_keys_hashes(key_, nullptr, h.data(), 32, SIZE_MAX / 128, raw(out)), -EINVAL);
   EXPECT_EQ(kvshm_keys_hashes(key_, nullptr, h.data(), 32, SIZE_MAX, raw(out)), -EINVAL);
   EXPECT_EQ(kvshm_keys_hashes(key_, nullptr, nullptr, 32, 0, nullptr), 0);
+  EXPECT_EQ(kvshm_keys_hashes(key_, nullptr, nullptr, 0, 0, nullptr), 0);
 
   kvshm_extra item = {KVSHM_EXTRA_SALT, 1, "s"};
   EXPECT_EQ(kvshm_extra_digest(nullptr, &item, 1, extra.data()), -EINVAL);

@@ -30,7 +30,7 @@ IDENTITIES: dict[str, Fields] = {
     "text to escape": Fields('q"b\\s/\x01\n\t\x7f é 語 \U0001f600', dtype="fp8"),
     "block of 1": Fields("m", block_tokens=1),
     "block of 256": Fields("m", block_tokens=256),
-    "largest numbers": Fields("m", block_tokens=2**32 - 1, epoch=2**32 - 1),
+    "largest numbers": Fields("m", block_tokens=1024, epoch=2**32 - 1),
 }
 
 EXTRAS: dict[str, list[Item]] = {
