@@ -1,0 +1,93 @@
+// One attachment of one process: where the arena is mapped here, which slot is ours, and what is
+// private to the process (in-process counts, leases, the evictor's hand).
+#pragma once
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "arena/error.hpp"
+#include "arena/layout.hpp"
+#include "arena/step.hpp"
+#include "blocks/leases.hpp"
+
+namespace kvshm {
+
+struct Kept {  // a cached leaf seen by the last eviction: a candidate for the next
+  std::uint32_t id, stamp;
+};
+
+struct Evictor {  // under `mutex`; all of it are hints
+  std::mutex mutex;
+  std::uint64_t hand = 0;
+  Kept kept[8];
+  unsigned nkept = 0;
+};
+
+struct Arena {
+  // where things are in this process
+  std::byte* base = nullptr;
+  Superblock* sb = nullptr;
+  SlotRecord* slots = nullptr;
+  SlotRecord* mine = nullptr;
+  Hot* hot = nullptr;
+  Cold* cold = nullptr;
+  std::atomic<std::uint64_t>* index = nullptr;
+  std::atomic<std::uint64_t>*free_map = nullptr, *summary = nullptr;
+  std::atomic<std::uint64_t>* my_regions = nullptr;
+  Mark* marks = nullptr;
+  std::byte* data = nullptr;
+  std::uint32_t nblocks = 0;
+  std::uint64_t block_bytes = 0, nbuckets = 0;
+  unsigned slot = kSlots;
+  word_t me = 0;  // my holder bit
+
+  // private to the process
+  std::atomic<std::uint32_t>* counts = nullptr;  // see blocks/counts.hpp
+  std::atomic<std::uint32_t> free_cursor{0};
+  Leases leases;
+  Evictor evictor;
+  std::uint64_t stats_at_attach[kStatRoom] = {};
+
+  // the object
+  Geometry geometry{};
+  std::string name, path;
+  dev_t dev = 0;
+  ino_t ino = 0;
+  void* anchor = nullptr;  // keeps the life byte's description (arena/slots.hpp)
+  std::size_t anchor_bytes = 0;
+  std::uint64_t page_bytes = kPage;
+  bool pinned = false, created = false;
+
+  // helper thread
+  pthread_t helper{};
+  bool helper_runs = false;
+  std::uint32_t reap_ms = 500;
+  std::mutex helper_mutex;
+  pthread_cond_t helper_wake;
+  bool helper_stop = false;
+
+  std::atomic<std::uint64_t>* regions_of(unsigned s) const {
+    return reinterpret_cast<std::atomic<std::uint64_t>*>(base + geometry.regions_off) +
+           s * geometry.region_words;
+  }
+  bool in_range(std::uint32_t id) const { return id < nblocks; }
+  void count(Stat s, std::uint64_t n = 1) {
+    // relaxed: a figure; the line belongs to this process alone
+    if (n) mine->stats[s].fetch_add(n, std::memory_order_relaxed);
+  }
+  // Before the first compare-and-swap of this process in a region, so that whoever reaps it finds
+  // the region. seq_cst: the reaper must not see the word bit without this one.
+  void enter_region(std::uint32_t id) {
+    const std::uint32_t r = id / kRegionBlocks;
+    auto& w = my_regions[r / 64];
+    const std::uint64_t bit = std::uint64_t{1} << (r % 64);
+    if (!(w.load(std::memory_order_relaxed) & bit)) w.fetch_or(bit, std::memory_order_seq_cst);
+  }
+  ~Arena();
+};
+
+}  // namespace kvshm

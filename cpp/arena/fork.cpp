@@ -1,0 +1,32 @@
+#include "arena/fork.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <new>
+
+namespace kvshm {
+namespace {
+std::atomic<std::uint32_t> generation{0};
+// Never destroyed: helper threads may outlive static destructors.
+alignas(std::mutex) unsigned char storage[sizeof(std::mutex)];
+std::mutex* mutex = new (storage) std::mutex;
+
+void before() { mutex->lock(); }
+void in_parent() { mutex->unlock(); }
+void in_child() {
+  generation.fetch_add(1, std::memory_order_relaxed);
+  new (mutex) std::mutex;  // its owner was a thread of the parent
+}
+}  // namespace
+
+std::mutex& claim_mutex() { return *mutex; }
+
+std::uint32_t fork_generation() { return generation.load(std::memory_order_relaxed); }
+
+void watch_forks() {
+  static const int once = pthread_atfork(before, in_parent, in_child);
+  (void)once;
+}
+
+}  // namespace kvshm

@@ -1,0 +1,19 @@
+// Fork: a child inherits nothing. The claim mutex is taken over every fork, so that no child copies
+// the description of a claim or reap that is under way.
+#pragma once
+#include <cstdint>
+#include <mutex>
+
+namespace kvshm {
+
+std::mutex& claim_mutex();
+struct ForkGuard {
+  ForkGuard() : lock(claim_mutex()) {}
+  std::lock_guard<std::mutex> lock;
+};
+
+// Counted up in every forked child; a handle remembers the value of its birth.
+std::uint32_t fork_generation();
+void watch_forks();  // once per process
+
+}  // namespace kvshm

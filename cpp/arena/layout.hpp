@@ -1,0 +1,122 @@
+// Layout 1: what lies in the arena object, by offsets only.
+//
+//   superblock | slots | regions | hot | cold | index | free map, summary | ghost | tenants | marks
+//   | events | data
+//
+// The geometry is a pure function of (bytes, block_bytes, blocks): attach recomputes it and trusts
+// nothing that it reads. All sections start at a multiple of 4096.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "blocks/descriptor.hpp"
+
+namespace kvshm {
+
+inline constexpr std::uint64_t kMagic = 0x314d4853564bULL << 16 | 0x6e61;  // "an" "KVSHM1"
+inline constexpr std::uint64_t kPage = 4096, kHugePage = 2 << 20;
+inline constexpr std::uint32_t kRegionBlocks = 4096;  // blocks per region bit and summary bit
+inline constexpr std::uint32_t kNone = KVSHM_NONE;
+inline constexpr unsigned kLeaseLines = 1024, kTouchRing = 2048, kHistograms = 8, kBuckets = 64;
+inline constexpr unsigned kTenants = 256, kMarks = 8192, kEvents = 4096, kIndexWays = 8;
+
+#define KVSHM_COUNT_ONE(name, text) kStat_##name,
+enum Stat : unsigned { KVSHM_COUNTER_FIELDS(KVSHM_COUNT_ONE) kStatCount };
+#undef KVSHM_COUNT_ONE
+inline constexpr unsigned kStatRoom = 64;
+static_assert(kStatCount <= kStatRoom);
+
+struct Geometry {
+  std::uint64_t bytes, block_bytes, blocks, buckets;
+  std::uint64_t slots_off, regions_off, hot_off, cold_off, index_off, free_off, summary_off,
+      ghost_off, tenants_off, marks_off, events_off, data_off;
+  std::uint64_t region_words;  // u64 words of region bits per slot
+};
+
+// The eviction scorer's parameters; guarded by `version` as a seqlock (odd: being written).
+struct alignas(64) PolicyTable {
+  std::atomic<std::uint64_t> version;
+  std::atomic<std::uint64_t> name[4];
+  std::atomic<std::uint32_t> sample, second_chance, age_period, reserved;
+  std::atomic<std::uint32_t> shift[16];
+};
+
+struct alignas(4096) Superblock {
+  // Written once by the creator; magic last.
+  std::atomic<std::uint64_t> magic;
+  std::uint32_t layout_version, superblock_bytes;
+  std::uint64_t layout_hash;
+  std::uint8_t uuid[16];
+  std::uint64_t created_at, creator_pid, page_bytes;
+  // Read at every call, written at most once or rarely.
+  alignas(64) std::atomic<std::uint32_t> dead;
+  std::atomic<std::uint32_t> age_epoch;  // frequencies of older epochs count for less
+  std::atomic<std::uint32_t> space_epoch;
+  // Eventcount "space": bit 0 = an allocator waits.
+  alignas(64) std::atomic<std::uint32_t> space;
+  // Ticks: counted up by every release to nobody; a stamp is one of them.
+  alignas(64) std::atomic<std::uint32_t> tick;
+  alignas(64) std::atomic<std::uint64_t> evictions;
+  std::atomic<std::uint64_t> marks_head, marks_tail, events_head;
+  alignas(64) Geometry geometry;
+  std::uint8_t fingerprint[16];
+  std::uint32_t raw;  // 1 = no identity
+  std::int32_t numa;
+  std::uint32_t identity_length;
+  char name[64];
+  char identity[1024];
+  alignas(64) PolicyTable policy;
+};
+static_assert(sizeof(Superblock) == kPage);
+static_assert(offsetof(Superblock, dead) == 64 && offsetof(Superblock, space) == 128 &&
+              offsetof(Superblock, tick) == 192 && offsetof(Superblock, evictions) == 256 &&
+              offsetof(Superblock, geometry) == 320);
+
+struct LeaseLine {  // single writer; a hint for the inspector
+  std::atomic<std::uint64_t> tag;
+  std::atomic<std::uint32_t> start, count;  // seconds of CLOCK_MONOTONIC; holds
+};
+
+struct alignas(64) SlotRecord {
+  std::atomic<std::uint32_t> used;
+  std::int32_t pid;
+  std::uint32_t uid;
+  std::atomic<std::uint32_t> device_memory;  // registered with a GPU: drain after death
+  std::uint64_t start_time, attached_at, pid_ns;
+  std::atomic<std::uint64_t> drain_until;  // ms of CLOCK_BOOTTIME
+  std::atomic<std::uint64_t> quota;        // blocks; 0 = none
+  char label[64];
+  alignas(64) std::atomic<std::uint64_t> stats[kStatRoom];  // totals go on over lives of the slot
+  std::atomic<std::uint64_t> histograms[kHistograms][kBuckets];
+  LeaseLine leases[kLeaseLines];
+  std::atomic<std::uint64_t> touches[kTouchRing];
+};
+static_assert(sizeof(SlotRecord) % 64 == 0 && sizeof(SlotRecord) <= 40 * 1024);
+
+struct alignas(64) Tenant {
+  std::atomic<std::uint64_t> name_hash, quota, used, reserved[5];
+};
+
+struct Mark {  // a victim chosen beforehand
+  std::atomic<std::uint64_t> seq;
+  std::atomic<std::uint32_t> id, turn;
+};
+static_assert(sizeof(Mark) == 16);
+
+struct alignas(64) Event {
+  std::atomic<std::uint64_t> turn, op, key[2], parent[2], reserved[2];
+};
+
+struct Ghost {  // memory of evicted keys
+  std::atomic<std::uint64_t> a, b;
+};
+
+// False: does not fit (bytes too small, or blocks == 0 results). page = size of the mount's pages.
+bool compute_geometry(std::uint64_t bytes, std::uint64_t block_bytes, std::uint64_t blocks,
+                      std::uint64_t page, Geometry* out);
+bool same_geometry(const Geometry& a, const Geometry& b);
+// Changes whenever a size, alignment or constant of this layout does.
+std::uint64_t layout_hash();
+
+}  // namespace kvshm

@@ -1,0 +1,205 @@
+#include "blocks/alloc.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include <memory>
+#include <new>
+
+#include "arena/lock.hpp"
+#include "arena/object.hpp"
+#include "arena/slots.hpp"
+#include "blocks/close.hpp"
+#include "blocks/counts.hpp"
+#include "blocks/futex.hpp"
+#include "evict/evict.hpp"
+#include "evict/links.hpp"
+#include "index/index.hpp"
+
+namespace kvshm {
+namespace {
+
+// Room for the ids of one call: on the stack for the usual sizes.
+class Ids {
+ public:
+  explicit Ids(std::uint32_t n) {
+    if (n > kInline) heap_.reset(new (std::nothrow) std::uint32_t[n]);
+    p_ = n > kInline ? heap_.get() : stack_;
+  }
+  std::uint32_t* get() { return p_; }
+
+ private:
+  static constexpr std::uint32_t kInline = 2048;
+  std::uint32_t stack_[kInline];
+  std::unique_ptr<std::uint32_t[]> heap_;
+  std::uint32_t* p_;
+};
+
+struct Claim {
+  std::uint32_t free = 0, victims = 0;
+  bool exhausted = false;
+};
+
+Claim claim(Arena& a, std::uint32_t n, bool evict, std::uint32_t* ids) {
+  Claim c;
+  c.free = claim_free(a, n, ids);
+  if (c.free < n && evict) {
+    c.victims = claim_victims(a, n - c.free, ids + c.free, &c.exhausted);
+  }
+  return c;
+}
+
+void unclaim(Arena& a, const Claim& c, const std::uint32_t* ids) {
+  for (std::uint32_t i = c.free + c.victims; i-- > c.free;) give_back_victim(a, ids[i]);
+  for (std::uint32_t i = c.free; i-- > 0;) {
+    Hot& h = a.hot[ids[i]];
+    word_t w = h.word.load(std::memory_order_relaxed);  // FILLING{me}: a joiner needs a told seq
+    h.word.compare_exchange_strong(w, with_state(w, kEvicting), std::memory_order_acq_rel);
+    close_block(a, ids[i]);
+  }
+  if (c.victims && !c.exhausted) a.count(kStat_rollbacks_total);
+  if (c.victims) wake_space(a);
+}
+
+void remember(kvshm_evicted* ev, Key k) {
+  if (!ev) return;
+  if (ev->count < ev->cap) k.store(ev->keys[ev->count]);
+  ev->count++;
+}
+
+// Frequencies halve every age_period allocations per block: a new epoch.
+void age(Arena& a, std::uint32_t evicted) {
+  const std::uint32_t period = a.sb->policy.age_period.load(std::memory_order_relaxed);
+  if (!period || !evicted) return;
+  const std::uint64_t span = std::uint64_t{period} * a.nblocks;
+  const std::uint64_t before = a.sb->evictions.fetch_add(evicted, std::memory_order_relaxed);
+  if (before / span != (before + evicted) / span)
+    a.sb->age_epoch.fetch_add(1, std::memory_order_relaxed);
+}
+
+// A claimed block gets a clean descriptor before anybody is told of it.
+void prepare(Arena& a, std::uint32_t id, const FillSpec& spec) {
+  Hot& h = a.hot[id];
+  Cold& c = a.cold[id];
+  c.parts.store(0, std::memory_order_relaxed);
+  c.nparts.store(std::uint8_t(spec.parts), std::memory_order_relaxed);
+  c.primary.store(kNone, std::memory_order_relaxed);
+  c.length = c.expires = 0;
+  c.user = 0;
+  h.flags.store(spec.flags & KVSHM_NO_CACHE ? kLastWanted : 0, std::memory_order_relaxed);
+  h.priority.store(std::uint8_t(spec.priority), std::memory_order_relaxed);
+  h.tenant.store(std::uint16_t(spec.tenant), std::memory_order_relaxed);
+  h.child.store(kNone, std::memory_order_relaxed);
+  h.sibling.store(kNone, std::memory_order_relaxed);
+  h.parent.store(kNone, std::memory_order_relaxed);
+  const std::uint32_t epoch = a.sb->age_epoch.load(std::memory_order_relaxed) & 15;
+  h.freq_depth.store(epoch << 4, std::memory_order_relaxed);
+}
+
+// All n are claimed: victims end their lives, everybody gets a clean descriptor and a count.
+void take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& spec,
+          kvshm_evicted* evicted) {
+  for (std::uint32_t i = 0; i < c.free + c.victims; i++) {
+    Hot& h = a.hot[ids[i]];
+    if (i >= c.free) {
+      remember(evicted, h.load_key());
+      unlink_head(a, ids[i]);
+      end_life(a, ids[i]);
+      prepare(a, ids[i], spec);
+      h.word.store(make_word(h.seq.load(std::memory_order_relaxed), kFilling, a.me),
+                   std::memory_order_release);
+      KVSHM_STEP("alloc.reused");
+    } else {
+      prepare(a, ids[i], spec);
+    }
+    enter_fill(a, ids[i]);
+  }
+  a.count(kStat_allocated_total, c.free + c.victims);
+  a.count(kStat_evicted_total, c.victims);
+  age(a, c.victims);
+}
+
+// One short claim, then once more after reaping, alone among the short ones.
+int claim_all(Arena& a, std::uint32_t n, bool evict, std::uint32_t* ids, Claim* c) {
+  *c = claim(a, n, evict, ids);
+  if (c->free + c->victims == n) return 0;
+  unclaim(a, *c, ids);
+  reap_dead(a, nullptr);
+  File f(open_object(a, O_RDWR));
+  const bool locked =
+      f && lock_byte_until(f.get(), true, kAllocationByte, now_ms() + 50) == 0;
+  *c = claim(a, n, evict, ids);
+  const bool all = c->free + c->victims == n;
+  if (!all) unclaim(a, *c, ids);
+  if (locked) unlock_byte(f.get(), kAllocationByte);
+  return all ? 0 : -KVSHM_ENOSPACE;
+}
+
+// Retries whenever a block becomes free or evictable, until the deadline.
+int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* ids, Claim* c) {
+  const bool evict = !(spec.flags & KVSHM_NO_EVICT);
+  int rc = claim_all(a, n, evict, ids, c);
+  if (rc != -KVSHM_ENOSPACE || !spec.timeout_ms) return rc;
+  a.count(kStat_waits_total);
+  const std::int64_t deadline = now_ms() + spec.timeout_ms;
+  auto& space = a.sb->space;
+  for (;;) {
+    const std::uint32_t f = space.fetch_or(1, std::memory_order_seq_cst) | 1;
+    rc = claim_all(a, n, evict, ids, c);
+    if (rc != -KVSHM_ENOSPACE) return rc;
+    if (a.sb->dead.load(std::memory_order_relaxed)) return -ESTALE;
+    const std::int64_t left = deadline - now_ms();
+    if (left <= 0) return -ETIMEDOUT;
+    futex_wait(&space, f, left < 50 ? unsigned(left) : 50);
+  }
+}
+
+std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
+  std::uint32_t other = kNone;
+  switch (insert_if_absent(a, id, key, &other)) {
+    case Insert::kDone:
+      a.hot[id].flags.fetch_or(kAnnounced, std::memory_order_release);
+      return KVSHM_ST_ANNOUNCED;
+    case Insert::kFull:
+      return KVSHM_ST_FULL;
+    case Insert::kExists:
+      return is_ready(a.hot[other].word.load(std::memory_order_relaxed)) ? KVSHM_ST_EXISTS
+                                                                         : KVSHM_ST_PENDING;
+  }
+  return KVSHM_ST_NONE;
+}
+
+}  // namespace
+
+int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& spec,
+             kvshm_handle* out, std::uint8_t* status, kvshm_evicted* evicted) {
+  if (evicted) evicted->count = 0;
+  if (!n) return 0;
+  Ids room(n);
+  std::uint32_t* ids = room.get();
+  if (!ids) return -ENOMEM;
+  Claim c;
+  if (int rc = claim_waiting(a, n, spec, ids, &c)) {
+    a.count(kStat_alloc_refused_total);
+    return rc;
+  }
+  take(a, c, ids, spec, evicted);
+  std::uint32_t up = spec.parent.seq ? spec.parent.id : kNone;
+  for (std::uint32_t i = 0; i < n; i++) {
+    Hot& h = a.hot[ids[i]];
+    out[i] = {h.seq.load(std::memory_order_relaxed), ids[i], 0};
+    if (status) status[i] = KVSHM_ST_NONE;
+    h.parent.store(up, std::memory_order_relaxed);  // linked at register
+    up = spec.flags & KVSHM_UNCHAINED ? kNone : ids[i];
+    if (!keys) continue;
+    const Key key = Key::load(keys[i]);
+    h.store_key(key);
+    KVSHM_STEP("alloc.keyed");
+    if (spec.flags & KVSHM_QUIET) continue;
+    const std::uint8_t st = announce(a, ids[i], key);
+    if (status) status[i] = st;
+  }
+  return 0;
+}
+
+}  // namespace kvshm

@@ -1,0 +1,24 @@
+// All or nothing: free blocks first, then victims whose entries stay untouched until all n are
+// claimed. A claim that fell short gives everything back, reaps the dead, and is tried once more
+// under the allocation byte, so that of several short allocators one wins.
+#pragma once
+#include <cstdint>
+
+#include "arena/arena.hpp"
+
+namespace kvshm {
+
+struct FillSpec {
+  std::uint32_t flags = 0, parts = 1, priority = 50, tenant = 0;
+  std::uint32_t timeout_ms = 0;
+  kvshm_handle parent{0, KVSHM_NONE, 0};
+};
+
+// 0, -KVSHM_ENOSPACE, -ETIMEDOUT, -ESTALE.
+int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& spec,
+             kvshm_handle* out, std::uint8_t* status, kvshm_evicted* evicted);
+
+// Reads and drops stale free-map hints; claims FREE -> FILLING{me}. Returns how many.
+std::uint32_t claim_free(Arena& a, std::uint32_t n, std::uint32_t* ids);
+
+}  // namespace kvshm

@@ -1,0 +1,58 @@
+#include "blocks/close.hpp"
+
+#include "blocks/futex.hpp"
+#include "index/index.hpp"
+
+namespace kvshm {
+
+void end_life(Arena& a, std::uint32_t id) {
+  Hot& h = a.hot[id];
+  erase_entries(a, id, h.load_key());
+  KVSHM_STEP("close.erased");
+  h.store_key({});
+  KVSHM_STEP("close.unkeyed");
+  // release: who reads the new seq sees key 0 or the next life's key, never the old one
+  h.seq.store(h.seq.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  KVSHM_STEP("close.seq");
+}
+
+void close_block(Arena& a, std::uint32_t id) {
+  Hot& h = a.hot[id];
+  end_life(a, id);
+  h.word.store(make_word(h.seq.load(std::memory_order_relaxed), kFree, 0),
+               std::memory_order_release);
+  KVSHM_STEP("close.free");
+  mark_free(a, id);
+  wake_fill(a, id);
+  wake_space(a);
+}
+
+void mark_free(Arena& a, std::uint32_t id) {
+  // seq_cst, bit before summary: pairs with claim_free, which clears the summary and looks again
+  a.free_map[id / 64].fetch_or(std::uint64_t{1} << (id % 64), std::memory_order_seq_cst);
+  KVSHM_STEP("free.bit");
+  const std::uint32_t r = id / kRegionBlocks;
+  const std::uint64_t bit = std::uint64_t{1} << (r % 64);
+  auto& s = a.summary[r / 64];
+  if (!(s.load(std::memory_order_seq_cst) & bit)) s.fetch_or(bit, std::memory_order_seq_cst);
+}
+
+void wake_fill(Arena& a, std::uint32_t id) {
+  auto& fut = a.hot[id].fut;
+  // A waiter sets bit 0, looks once more at the word, then sleeps: it sees our store or we its bit.
+  if (!(fut.load(std::memory_order_seq_cst) & 1)) return;
+  fut.fetch_add(2, std::memory_order_seq_cst);
+  fut.fetch_and(~1u, std::memory_order_seq_cst);
+  futex_wake_all(&fut);
+}
+
+void wake_space(Arena& a) {
+  auto& space = a.sb->space;
+  // A waiter sets bit 0, tries again, then sleeps: it sees our block or we see its bit.
+  if (!(space.load(std::memory_order_seq_cst) & 1)) return;
+  space.fetch_add(2, std::memory_order_seq_cst);
+  space.fetch_and(~1u, std::memory_order_seq_cst);
+  futex_wake_all(&space);
+}
+
+}  // namespace kvshm

@@ -1,0 +1,241 @@
+#include "blocks/counts.hpp"
+
+#include <errno.h>
+
+#include "blocks/close.hpp"
+#include "blocks/futex.hpp"
+
+namespace kvshm {
+namespace {
+
+constexpr std::uint32_t kT = 1u << 31, kF = 1u << 30, kW = 1u << 29, kCount = kW - 1;
+
+using Cell = std::atomic<std::uint32_t>;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// T's owner alone: the new value, and a wake if somebody slept.
+void settle(Cell& c, std::uint32_t value) {
+  if (c.exchange(value, std::memory_order_release) & kW) futex_wake_all(&c, true);
+}
+
+// Another thread of this process is in a transition: spin, then sleep. False at the limit (10 s:
+// that thread is stopped or starved), so that no call waits for ever.
+bool wait_settled(Cell& c) {
+  for (int i = 0; i < 100; i++) {
+    if (!(c.load(std::memory_order_acquire) & kT)) return true;
+    relax();
+  }
+  for (int slices = 0; slices < 200; slices++) {
+    std::uint32_t v = c.load(std::memory_order_acquire);
+    if (!(v & kT)) return true;
+    if (!(v & kW) && !c.compare_exchange_strong(v, v | kW)) continue;
+    futex_wait(&c, v | kW, 50, true);
+  }
+  return !(c.load(std::memory_order_acquire) & kT);
+}
+
+// My bit goes out of a READY or FILLING word (or I close it). Under T.
+int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
+  Hot& h = a.hot[id];
+  word_t w = h.word.load(std::memory_order_acquire);
+  for (;;) {
+    if (!(w & a.me)) return -KVSHM_ENOTMINE;
+    const word_t others = holders(w) & ~a.me;
+    const State s = state(w);
+    if (s != kFilling && !is_ready(w)) return -KVSHM_ESTATE;
+    if (others || s == kReady) {
+      if (!others) h.stamp.store(ticks.next(), std::memory_order_relaxed);
+      // release: my reads of the payload are over before somebody may evict the block
+      if (!h.word.compare_exchange_weak(w, with_holders(w, others), std::memory_order_acq_rel,
+                                        std::memory_order_acquire))
+        continue;
+      if (!others) wake_space(a);
+      if (s == kFilling) {
+        a.count(kStat_aborted_total);
+        wake_fill(a, id);
+      } else {
+        ticks.released++;
+      }
+      return 0;
+    }
+    if (!h.word.compare_exchange_weak(w, with_state(w, kEvicting), std::memory_order_acq_rel,
+                                      std::memory_order_acquire))
+      continue;
+    KVSHM_STEP("leave.closing");
+    a.count(s == kFilling ? kStat_aborted_total : kStat_closed_total);
+    if (s != kFilling) ticks.released++;
+    close_block(a, id);
+    return 0;
+  }
+}
+
+}  // namespace
+
+std::uint32_t own_count(const Arena& a, std::uint32_t id) {
+  return a.counts[id].load(std::memory_order_relaxed) & kCount;
+}
+
+Take take_ready(Arena& a, std::uint32_t id, bool touch) {
+  Cell& c = a.counts[id];
+  Hot& h = a.hot[id];
+  std::uint32_t v = c.load(std::memory_order_acquire);
+  for (;;) {
+    if (v & kT) {
+      if (!wait_settled(c)) return Take::kMiss;
+      v = c.load(std::memory_order_acquire);
+      continue;
+    }
+    if ((v & kCount) && !(v & kF)) {  // C2
+      if (c.compare_exchange_weak(v, v + 1, std::memory_order_acquire)) return Take::kHeld;
+      continue;
+    }
+    if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acquire)) continue;
+    if (v & kCount) {  // my process takes part in the fill: is it READY by now?
+      const bool ready = is_ready(h.word.load(std::memory_order_acquire));
+      settle(c, ready ? (v & kCount) + 1 : v);
+      return ready ? Take::kHeld : Take::kPending;
+    }
+    a.enter_region(id);
+    word_t w = h.word.load(std::memory_order_relaxed);
+    while (is_ready(w)) {
+      KVSHM_STEP("take.before");
+      const word_t to = (touch ? touched(w) : w) | a.me;
+      // acquire: pairs with the release of publish; the payload and the key are read after it
+      if (h.word.compare_exchange_weak(w, to, std::memory_order_acq_rel,
+                                       std::memory_order_acquire)) {
+        settle(c, 1);
+        return Take::kHeld;
+      }
+    }
+    settle(c, 0);
+    return state(w) == kFilling ? Take::kPending : Take::kMiss;
+  }
+}
+
+int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
+  Cell& c = a.counts[id];
+  Hot& h = a.hot[id];
+  for (;;) {
+    std::uint32_t v = c.load(std::memory_order_acquire);
+    if (v & kT) {
+      if (!wait_settled(c)) return -ENOENT;
+      continue;
+    }
+    if ((v & kCount) && !(v & kF)) return -ENOENT;  // READY: upgrade instead
+    if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acquire)) continue;
+    if (v & kCount) {
+      const bool ok = state(h.word.load(std::memory_order_acquire)) == kFilling &&
+                      h.seq.load(std::memory_order_relaxed) == seq;
+      settle(c, ok ? v + 1 : v);
+      return ok ? 0 : -ENOENT;
+    }
+    a.enter_region(id);
+    word_t w = h.word.load(std::memory_order_acquire);
+    while (state(w) == kFilling && holders(w) && !(w & a.me)) {  // C4
+      KVSHM_STEP("join.before");
+      if (!h.word.compare_exchange_weak(w, w | a.me, std::memory_order_acq_rel,
+                                        std::memory_order_acquire))
+        continue;
+      if (h.seq.load(std::memory_order_relaxed) == seq) {
+        settle(c, 1 | kF);
+        return 0;
+      }
+      Ticks ticks(a);
+      leave_word(a, id, ticks);  // another life
+      break;
+    }
+    settle(c, 0);
+    return -ENOENT;
+  }
+}
+
+void enter_fill(Arena& a, std::uint32_t id) {
+  Cell& c = a.counts[id];
+  std::uint32_t v = 0;
+  // Only a transition that is bound to fail (it meets my FILLING word) can be in the way.
+  while (!c.compare_exchange_weak(v, 1 | kF, std::memory_order_acq_rel)) {
+    if (v & kT) wait_settled(c);
+    v = 0;
+  }
+}
+
+int give_back(Arena& a, std::uint32_t id, Ticks& ticks) {
+  Cell& c = a.counts[id];
+  bool was_last = false;
+  std::uint32_t v = c.load(std::memory_order_acquire);
+  for (;;) {
+    if (v & kT) {
+      if (!wait_settled(c)) return -ETIMEDOUT;
+      v = c.load(std::memory_order_acquire);
+      continue;
+    }
+    if (!(v & kCount)) return -KVSHM_ENOTMINE;
+    if ((v & kCount) > 1) {
+      if (!c.compare_exchange_weak(v, v - 1, std::memory_order_release)) continue;
+      if (was_last) a.count(kStat_revived_total);
+      ticks.released++;
+      return 0;
+    }
+    was_last = true;
+    KVSHM_STEP("drop.last");  // semantics 26, 27: a look-up may revive the block right here
+    if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acq_rel)) continue;
+    const int rc = leave_word(a, id, ticks);
+    settle(c, 0);
+    return rc;
+  }
+}
+
+int give_back(Arena& a, std::uint32_t id) {
+  Ticks ticks(a);
+  return give_back(a, id, ticks);
+}
+
+int publish_fill(Arena& a, std::uint32_t id, bool last) {
+  Cell& c = a.counts[id];
+  Hot& h = a.hot[id];
+  std::uint32_t v = c.load(std::memory_order_acquire);
+  for (;;) {
+    if (v & kT) {
+      if (!wait_settled(c)) return -ETIMEDOUT;
+      v = c.load(std::memory_order_acquire);
+      continue;
+    }
+    if (!(v & kCount)) return -KVSHM_ENOTMINE;
+    if (!(v & kF)) return 0;  // a thread of mine saw it READY
+    if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acquire)) continue;
+    word_t w = h.word.load(std::memory_order_acquire);
+    bool mine = false;
+    while (state(w) == kFilling && (w & a.me)) {
+      KVSHM_STEP("publish.before");
+      // release: payload, key and flags before READY; pairs with the acquire of take_ready
+      mine = h.word.compare_exchange_weak(w, with_state(w, last ? kReadyLast : kReady),
+                                          std::memory_order_acq_rel, std::memory_order_acquire);
+      if (mine) break;
+    }
+    const bool ready = mine || (is_ready(w) && (w & a.me));
+    settle(c, ready ? (v & kCount) : v);
+    if (mine) wake_fill(a, id);
+    return mine ? 1 : ready ? 0 : -KVSHM_ENOTMINE;
+  }
+}
+
+bool holds_ready(Arena& a, std::uint32_t id, std::uint64_t seq) {
+  if (!own_count(a, id)) return false;
+  const Hot& h = a.hot[id];
+  const word_t w = h.word.load(std::memory_order_acquire);
+  return is_ready(w) && (w & a.me) && h.seq.load(std::memory_order_relaxed) == seq;
+}
+
+bool fills(Arena& a, std::uint32_t id, std::uint64_t seq) {
+  if (!own_count(a, id)) return false;
+  const Hot& h = a.hot[id];
+  const word_t w = h.word.load(std::memory_order_acquire);
+  return state(w) == kFilling && (w & a.me) && h.seq.load(std::memory_order_relaxed) == seq;
+}
+
+}  // namespace kvshm

@@ -1,0 +1,65 @@
+// Holds and fill memberships of this process, and the shared transitions behind them.
+//
+// counts[id] is private memory:  [T:1][F:1][W:1][count:29]
+//   T  somebody of this process is changing my bit in the word; its owner alone stores
+//   F  not known READY: a membership of a fill counts like a hold
+//   W  a thread sleeps until T goes
+//
+// Invariants
+//   C1  my bit in a word changes only 0 -> 1 or 1 -> 0 together with the count, under T
+//       (allocate sets it before anybody knows the block, then waits for T)
+//   C2  count > 0 without F: the block is READY and held; +1 writes nothing shared
+//   C3  key or seq is compared after every +1, also the private one
+//   C4  a join that finds my bit although the count is 0 is a miss: a thread of mine is allocating
+#pragma once
+#include <cstdint>
+
+#include "arena/arena.hpp"
+
+namespace kvshm {
+
+enum class Take { kHeld, kMiss, kPending };
+
+// Hold `id` if it is READY. The caller then compares key or seq and calls give_back if they differ.
+// limit_ms bounds the wait for another thread of this process; over it, a miss.
+Take take_ready(Arena& a, std::uint32_t id, bool touch);
+// Become a member of fill (id, seq). 0, -ENOENT.
+int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq);
+// After this thread's CAS to FILLING{me}, before anybody is told.
+void enter_fill(Arena& a, std::uint32_t id);
+// One hold or membership less; the last one releases, leaves or closes. -KVSHM_ENOTMINE.
+// next_tick: where ticks for blocks that nobody holds any more come from.
+class Ticks;
+int give_back(Arena& a, std::uint32_t id, Ticks& ticks);
+int give_back(Arena& a, std::uint32_t id);
+// FILLING (all parts arrived, checked by the caller) -> READY or READY_LAST, F cleared.
+// 1: by this call; 0: another member was first; -KVSHM_ENOTMINE.
+int publish_fill(Arena& a, std::uint32_t id, bool last);
+// Is this process a holder / a member of (id, seq)?
+bool holds_ready(Arena& a, std::uint32_t id, std::uint64_t seq);
+bool fills(Arena& a, std::uint32_t id, std::uint64_t seq);
+std::uint32_t own_count(const Arena& a, std::uint32_t id);
+
+// A batch of releases: stamps reserved in one step and taken tail first, one count at the end.
+class Ticks {
+ public:
+  explicit Ticks(Arena& a, std::uint32_t expected = 1) : a_(a), expected_(expected) {}
+  Ticks(const Ticks&) = delete;
+  ~Ticks() { a_.count(kStat_released_total, released); }
+  std::uint32_t next() {
+    if (!left_) {
+      left_ = expected_ ? expected_ : 1;
+      // relaxed: a stamp is a hint
+      at_ = a_.sb->tick.fetch_add(left_, std::memory_order_relaxed) + 1;
+    }
+    left_--;
+    return at_++;
+  }
+  std::uint64_t released = 0;
+
+ private:
+  Arena& a_;
+  std::uint32_t expected_, left_ = 0, at_ = 0;
+};
+
+}  // namespace kvshm

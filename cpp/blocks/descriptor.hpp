@@ -1,0 +1,93 @@
+// A block's two descriptors. Look-up and reaping touch only the hot line; in a tier file the cold
+// line with its key is the on-disk descriptor.
+//
+// hot: `word` is the truth. `key` is complete between the moment its index entry can be seen and
+// the moment it is zeroed in EVICTING; `seq` changes only in EVICTING. The rest are hints: a stale
+// link or stamp costs a poorer victim, a stale frequency a touch.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "blocks/word.hpp"
+#include "kvshm.h"
+
+namespace kvshm {
+
+struct Key {
+  std::uint64_t lo = 0, hi = 0;
+  static Key load(const std::uint8_t* p) {
+    Key k;
+    std::memcpy(&k, p, sizeof k);
+    return k;
+  }
+  void store(std::uint8_t* p) const { std::memcpy(p, this, sizeof *this); }
+  bool none() const { return (lo | hi) == 0; }
+  friend bool operator==(const Key& a, const Key& b) {
+    return ((a.lo ^ b.lo) | (a.hi ^ b.hi)) == 0;
+  }
+};
+static_assert(sizeof(Key) == KVSHM_KEY_BYTES);
+
+enum Flags : std::uint8_t {
+  kDuplicate = KVSHM_F_DUPLICATE,  // fixed before publish
+  kAnnounced = KVSHM_F_ANNOUNCED,  // its index entry is committed
+  kFailed = KVSHM_F_FAILED,
+  kPrivate = KVSHM_F_PRIVATE,  // published without an entry
+  kLastWanted = 16,            // NO_CACHE asked for before publish
+};
+
+struct alignas(64) Hot {
+  std::atomic<word_t> word;
+  std::atomic<std::uint64_t> key[2];
+  std::atomic<std::uint64_t> seq;
+  std::atomic<std::uint32_t> fut;    // bit 0: somebody waits for this fill
+  std::atomic<std::uint32_t> stamp;  // arena tick of its last release to nobody
+  std::atomic<std::uint32_t> parent, parent_check, child, sibling;
+  std::atomic<std::uint16_t> tenant;
+  std::atomic<std::uint8_t> flags, priority;
+  std::atomic<std::uint32_t> freq_depth;  // [depth:24][epoch:4][count:4]
+
+  Key load_key() const {
+    return {key[0].load(std::memory_order_relaxed), key[1].load(std::memory_order_relaxed)};
+  }
+  void store_key(Key k) {
+    key[0].store(k.lo, std::memory_order_relaxed);
+    key[1].store(k.hi, std::memory_order_relaxed);
+  }
+};
+static_assert(sizeof(Hot) == 64 && sizeof(Hot) == sizeof(kvshm_block_record));
+#define KVSHM_SAME(f) static_assert(offsetof(Hot, f) == offsetof(kvshm_block_record, f))
+KVSHM_SAME(word);
+KVSHM_SAME(key);
+KVSHM_SAME(seq);
+KVSHM_SAME(fut);
+KVSHM_SAME(stamp);
+KVSHM_SAME(parent);
+KVSHM_SAME(parent_check);
+KVSHM_SAME(child);
+KVSHM_SAME(sibling);
+KVSHM_SAME(tenant);
+KVSHM_SAME(flags);
+KVSHM_SAME(priority);
+KVSHM_SAME(freq_depth);
+#undef KVSHM_SAME
+
+struct alignas(64) Cold {
+  std::uint64_t check[2];            // XXH3-128 of the payload (tier: always; memory: when asked)
+  std::atomic<std::uint64_t> parts;  // low 32: slices begun, high 32: arrived
+  std::atomic<std::uint8_t> nparts;
+  std::uint8_t reserved[3];
+  std::atomic<std::uint32_t> primary;  // of a duplicate; held by whoever holds the duplicate
+  std::uint32_t length;                // bytes in use
+  std::uint32_t expires;               // seconds of arena time, 0 = never
+  std::uint64_t identity;              // fingerprint, low half
+  std::uint64_t user;                  // the caller's
+  std::uint64_t self_check;            // XXH3-64 of bytes 0-55 and the key (on disk)
+};
+static_assert(sizeof(Cold) == 64 && offsetof(Cold, parts) == 16 && offsetof(Cold, nparts) == 24 &&
+              offsetof(Cold, primary) == 28 && offsetof(Cold, length) == 32 &&
+              offsetof(Cold, identity) == 40 && offsetof(Cold, self_check) == 56);
+
+}  // namespace kvshm

@@ -1,0 +1,77 @@
+// The free map: one bit a block, one summary bit per 4096. A bit is a hint, the claim is the
+// compare-and-swap on the word. Who dies between the two leaves a missing hint; scrub sets it again.
+#include <bit>
+
+#include "blocks/alloc.hpp"
+#include "blocks/close.hpp"
+
+namespace kvshm {
+namespace {
+
+constexpr std::uint32_t kRegionWords = kRegionBlocks / 64;
+
+bool claim_one(Arena& a, std::uint32_t id) {
+  Hot& h = a.hot[id];
+  a.enter_region(id);
+  word_t w = h.word.load(std::memory_order_relaxed);
+  if (state(w) != kFree) return false;
+  KVSHM_STEP("alloc.claim");
+  return h.word.compare_exchange_strong(w, with_state(w, kFilling) | a.me,
+                                        std::memory_order_acq_rel);
+}
+
+// The region looks empty: drop its summary bit, then look again (pairs with mark_free).
+void summarize_empty(Arena& a, std::uint32_t region) {
+  auto& s = a.summary[region / 64];
+  const std::uint64_t bit = std::uint64_t{1} << (region % 64);
+  s.fetch_and(~bit, std::memory_order_seq_cst);
+  for (std::uint32_t i = 0; i < kRegionWords; i++)
+    if (a.free_map[region * kRegionWords + i].load(std::memory_order_seq_cst)) {
+      s.fetch_or(bit, std::memory_order_seq_cst);
+      return;
+    }
+}
+
+std::uint32_t claim_in_region(Arena& a, std::uint32_t region, std::uint32_t start, std::uint32_t n,
+                              std::uint32_t* ids) {
+  std::uint32_t got = 0;
+  bool empty = true;
+  for (std::uint32_t i = 0; i < kRegionWords && got < n; i++) {
+    const std::uint32_t at = region * kRegionWords + (start + i) % kRegionWords;
+    auto& map = a.free_map[at];
+    std::uint64_t bits = map.load(std::memory_order_relaxed);
+    while (bits && got < n) {
+      const std::uint32_t id = at * 64 + std::uint32_t(std::countr_zero(bits));
+      const std::uint64_t bit = bits & -bits;
+      bits ^= bit;
+      if (!(map.fetch_and(~bit, std::memory_order_acq_rel) & bit)) continue;  // taken meanwhile
+      KVSHM_STEP("alloc.unmapped");
+      if (a.in_range(id) && claim_one(a, id)) {
+        ids[got++] = id;
+        a.free_cursor.store(id, std::memory_order_relaxed);
+      }
+    }
+    if (bits) empty = false;
+  }
+  if (got < n && empty) summarize_empty(a, region);
+  return got;
+}
+
+}  // namespace
+
+std::uint32_t claim_free(Arena& a, std::uint32_t n, std::uint32_t* ids) {
+  const std::uint32_t regions = (a.nblocks + kRegionBlocks - 1) / kRegionBlocks;
+  const std::uint32_t cursor = a.free_cursor.load(std::memory_order_relaxed);
+  const std::uint32_t first = cursor / kRegionBlocks % regions;
+  std::uint32_t got = 0;
+  for (std::uint32_t i = 0; i < regions && got < n; i++) {
+    const std::uint32_t r = (first + i) % regions;
+    const std::uint64_t s = a.summary[r / 64].load(std::memory_order_seq_cst);
+    if (!(s >> (r % 64) & 1)) continue;
+    const std::uint32_t start = i ? 0 : cursor % kRegionBlocks / 64;
+    got += claim_in_region(a, r, start, n - got, ids + got);
+  }
+  return got;
+}
+
+}  // namespace kvshm

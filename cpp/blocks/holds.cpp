@@ -1,0 +1,26 @@
+#include "blocks/holds.hpp"
+
+#include "blocks/counts.hpp"
+
+namespace kvshm {
+
+int set_no_cache(Arena& a, kvshm_handle b, bool on) {
+  Hot& h = a.hot[b.id];
+  if (fills(a, b.id, b.seq)) {
+    if (on)
+      h.flags.fetch_or(kLastWanted, std::memory_order_relaxed);
+    else
+      h.flags.fetch_and(std::uint8_t(~kLastWanted), std::memory_order_relaxed);
+    if (fills(a, b.id, b.seq)) return 0;  // else published meanwhile: set it in the word, too
+  }
+  if (!holds_ready(a, b.id, b.seq)) return -KVSHM_ENOTMINE;
+  // A duplicate's or private block's last release always closes it.
+  if (!on && (h.flags.load(std::memory_order_relaxed) & (kDuplicate | kPrivate))) return 0;
+  word_t w = h.word.load(std::memory_order_relaxed);
+  while (is_ready(w) && !h.word.compare_exchange_weak(w, with_state(w, on ? kReadyLast : kReady),
+                                                      std::memory_order_acq_rel))
+    KVSHM_STEP("nocache.retry");
+  return 0;
+}
+
+}  // namespace kvshm

@@ -1,0 +1,75 @@
+#include "blocks/reap.hpp"
+
+#include "blocks/close.hpp"
+#include "index/index.hpp"
+
+namespace kvshm {
+namespace {
+
+void stamp(Arena& a, Hot& h) {
+  h.stamp.store(a.sb->tick.fetch_add(1, std::memory_order_relaxed) + 1,
+                std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, ReapCounts* counts) {
+  Hot& h = a.hot[id];
+  const word_t dead = holder_bit(slot);
+  word_t w = h.word.load(std::memory_order_acquire);
+  while (w & dead) {
+    const word_t others = holders(w) & ~dead;
+    switch (state(w)) {
+      case kReady:
+        if (!others) stamp(a, h);
+        if (!h.word.compare_exchange_weak(w, with_holders(w, others), std::memory_order_acq_rel,
+                                          std::memory_order_acquire))
+          continue;
+        counts->holds++;
+        if (!others) wake_space(a);
+        return;
+      case kReadyLast:
+        if (!h.word.compare_exchange_weak(
+                w, others ? with_holders(w, others) : with_state(w, kEvicting),
+                std::memory_order_acq_rel, std::memory_order_acquire))
+          continue;
+        counts->holds++;
+        if (!others) close_block(a, id);
+        return;
+      case kFilling:
+        // What only the dead hold must not block its key; a tentative entry has no owner any more.
+        if (others) {
+          erase_tentative(a, id, h.load_key());
+        } else {
+          h.flags.fetch_or(kFailed, std::memory_order_release);  // waiters: nobody will publish it
+          erase_entries(a, id, h.load_key());
+        }
+        KVSHM_STEP("reap.erased");
+        if (!device_free) {  // a device may still write: the block stays as it is
+          wake_fill(a, id);
+          counts->clean = false;
+          return;
+        }
+        if (!h.word.compare_exchange_weak(
+                w, others ? with_holders(w, others) : with_state(w, kEvicting),
+                std::memory_order_acq_rel, std::memory_order_acquire))
+          continue;
+        KVSHM_STEP("reap.filling");
+        counts->fills++;
+        if (others)
+          wake_fill(a, id);
+        else
+          close_block(a, id);
+        return;
+      case kEvicting:  // half-way to FREE or to a new life: go on to FREE
+        KVSHM_STEP("reap.evicting");
+        counts->evictions++;
+        close_block(a, id);
+        return;
+      default:
+        return;  // FREE has no holders: is_valid reports it
+    }
+  }
+}
+
+}  // namespace kvshm

@@ -1,0 +1,198 @@
+#include "blocks/registration.hpp"
+
+#include <errno.h>
+
+#include "blocks/close.hpp"
+#include "blocks/counts.hpp"
+#include "evict/links.hpp"
+#include "index/index.hpp"
+
+namespace kvshm {
+namespace {
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+std::uint64_t arrived_bit(std::uint32_t part) { return std::uint64_t{1} << (32 + part); }
+std::uint64_t begun_bit(std::uint32_t part) { return std::uint64_t{1} << part; }
+
+// A one-part block needs no explicit begin and arrive.
+int imply_parts(Arena& a, std::uint32_t id) {
+  Cold& c = a.cold[id];
+  if (c.nparts.load(kRelaxed) == 1) {
+    const std::uint64_t p = c.parts.load(kRelaxed);
+    if ((p & begun_bit(0)) && !(p & arrived_bit(0))) return -KVSHM_EPART;  // begun, under way
+    c.parts.fetch_or(begun_bit(0) | arrived_bit(0), std::memory_order_release);
+  }
+  return all_arrived(a, id) ? 0 : -KVSHM_EPART;
+}
+
+struct Verdict {
+  std::uint8_t result = KVSHM_ST_PRIVATE;
+  std::uint32_t primary = kNone;  // held
+};
+
+// Index entry for `id`, or whom it stands behind.
+Verdict enter_index(Arena& a, std::uint32_t id, Key key, int policy) {
+  for (int attempt = 0; attempt < 3; attempt++) {
+    std::uint32_t other = kNone;
+    switch (insert_if_absent(a, id, key, &other)) {
+      case Insert::kDone:
+        return {KVSHM_ST_PRIMARY, kNone};
+      case Insert::kFull:
+        return {};
+      case Insert::kExists:
+        break;
+    }
+    KVSHM_STEP("register.exists");
+    Hot& o = a.hot[other];
+    switch (take_ready(a, other, false)) {
+      case Take::kHeld:
+        if (o.load_key() == key && !(o.flags.load(kRelaxed) & kDuplicate))
+          return {policy == KVSHM_REJECT ? std::uint8_t(KVSHM_ST_PRESENT)
+                                         : std::uint8_t(KVSHM_ST_DUPLICATE),
+                  other};
+        give_back(a, other);
+        break;  // another life
+      case Take::kPending: {
+        // still our key: a duplicate without primary, whatever the policy
+        if (o.load_key() == key) {
+          a.count(kStat_dup_pending_total);
+          return {KVSHM_ST_DUPLICATE, kNone};
+        }
+        break;
+      }
+      case Take::kMiss:
+        break;  // EVICTING or gone: once more, then private
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+int begin_part(Arena& a, kvshm_handle h, std::uint32_t part) {
+  if (!fills(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
+  Cold& c = a.cold[h.id];
+  if (part >= c.nparts.load(kRelaxed)) return -EINVAL;
+  // Begun once a life: who dies in a slice makes the fill unpublishable.
+  const std::uint64_t before = c.parts.fetch_or(begun_bit(part), std::memory_order_acq_rel);
+  return before & begun_bit(part) ? -KVSHM_EPART : 0;
+}
+
+int arrive_part(Arena& a, kvshm_handle h, std::uint32_t part) {
+  if (!fills(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
+  Cold& c = a.cold[h.id];
+  if (part >= c.nparts.load(kRelaxed)) return -EINVAL;
+  if (!(c.parts.load(kRelaxed) & begun_bit(part))) return -KVSHM_EPART;
+  // release: the slice's bytes before the bit; pairs with the acquire in all_arrived
+  c.parts.fetch_or(arrived_bit(part), std::memory_order_release);
+  return 0;
+}
+
+bool all_arrived(const Arena& a, std::uint32_t id) {
+  const Cold& c = a.cold[id];
+  const std::uint32_t n = c.nparts.load(kRelaxed);
+  const std::uint64_t want = ((std::uint64_t{1} << n) - 1) << 32;
+  return n && (c.parts.load(std::memory_order_acquire) & want) == want;
+}
+
+int publish(Arena& a, kvshm_handle h) {
+  if (holds_ready(a, h.id, h.seq)) return publish_fill(a, h.id, false);  // another member was first
+  if (!fills(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
+  const std::uint8_t flags = a.hot[h.id].flags.load(std::memory_order_acquire);
+  if (!(flags & kAnnounced)) return -KVSHM_ESTATE;  // its allocator registers it
+  if (!all_arrived(a, h.id)) return -KVSHM_EPART;
+  const std::uint32_t up = a.hot[h.id].parent.load(kRelaxed);
+  link_child(a, h.id, up);
+  // FAILED: a reaper found only dead members and erased its entry before we joined.
+  const int rc = publish_fill(a, h.id, flags & (kLastWanted | kFailed));
+  if (rc == 1) a.count(kStat_registered_total);
+  return rc < 0 ? rc : 0;
+}
+
+int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* out,
+                   std::uint8_t* result) {
+  Hot& hot = a.hot[h.id];
+  const bool ready = holds_ready(a, h.id, h.seq);  // another member has published it
+  if (!ready && !fills(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
+  std::uint8_t flags = hot.flags.load(std::memory_order_acquire);
+  *out = h;
+  Verdict v{KVSHM_ST_PRIMARY, kNone};
+  if (ready) {
+    *result = KVSHM_ST_PRIMARY;
+    return publish_fill(a, h.id, false);
+  }
+  if (int rc = imply_parts(a, h.id)) return rc;
+  if (!(flags & kAnnounced)) {
+    hot.store_key(key);
+    KVSHM_STEP("register.keyed");
+    v = enter_index(a, h.id, key, policy);
+    if (v.result == KVSHM_ST_PRESENT) {
+      a.count(kStat_rejected_total);
+      give_back(a, h.id);
+      touch_frequency(a, a.hot[v.primary]);
+      *out = {a.hot[v.primary].seq.load(kRelaxed), v.primary, 0};
+      *result = v.result;
+      return 0;
+    }
+    if (v.result == KVSHM_ST_DUPLICATE) {
+      a.cold[h.id].primary.store(v.primary, kRelaxed);
+      hot.flags.fetch_or(kDuplicate, kRelaxed);
+    } else if (v.result == KVSHM_ST_PRIVATE) {
+      hot.flags.fetch_or(kPrivate, kRelaxed);
+    }
+  }
+  if (v.result == KVSHM_ST_PRIMARY) link_child(a, h.id, hot.parent.load(kRelaxed));
+  const bool last = v.result != KVSHM_ST_PRIMARY || (flags & kLastWanted);
+  const int rc = publish_fill(a, h.id, last);
+  if (rc < 0) {
+    if (v.primary != kNone) give_back(a, v.primary);
+    return rc;
+  }
+  if (rc == 1)
+    a.count(v.result == KVSHM_ST_PRIMARY     ? kStat_registered_total
+            : v.result == KVSHM_ST_DUPLICATE ? kStat_duplicates_total
+                                             : kStat_private_total);
+  *result = v.result;
+  return 0;
+}
+
+int release_hold(Arena& a, std::uint32_t id, Ticks& ticks) {
+  const Hot& h = a.hot[id];
+  // Fixed before publish and I hold it: flags and primary are of this life.
+  const bool dup = h.flags.load(kRelaxed) & kDuplicate;
+  const std::uint32_t primary = dup ? a.cold[id].primary.load(kRelaxed) : kNone;
+  const int rc = give_back(a, id, ticks);
+  if (rc == 0 && a.in_range(primary)) return give_back(a, primary, ticks);
+  return rc;
+}
+
+int upgrade(Arena& a, kvshm_handle h, bool touch) {
+  Hot& hot = a.hot[h.id];
+  switch (take_ready(a, h.id, touch)) {
+    case Take::kMiss:
+      return -ENOENT;
+    case Take::kPending:
+      return hot.seq.load(std::memory_order_acquire) == h.seq ? -KVSHM_EPENDING : -ENOENT;
+    case Take::kHeld:
+      break;
+  }
+  if (hot.seq.load(kRelaxed) != h.seq) {
+    give_back(a, h.id);
+    return -ENOENT;
+  }
+  if (hot.flags.load(kRelaxed) & kDuplicate) {
+    const std::uint32_t primary = a.cold[h.id].primary.load(kRelaxed);
+    if (a.in_range(primary)) {
+      const bool held = take_ready(a, primary, touch) == Take::kHeld;
+      if (!held || !(a.hot[primary].load_key() == hot.load_key())) {
+        if (held) give_back(a, primary);
+        give_back(a, h.id);
+        return -ENOENT;
+      }
+    }
+  }
+  if (touch) touch_frequency(a, hot);
+  return 0;
+}
+
+}  // namespace kvshm

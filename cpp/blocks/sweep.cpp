@@ -1,0 +1,67 @@
+#include "blocks/sweep.hpp"
+
+#include "blocks/close.hpp"
+#include "blocks/counts.hpp"
+#include "evict/evict.hpp"
+#include "evict/links.hpp"
+#include "index/index.hpp"
+
+namespace kvshm {
+namespace {
+
+bool evict_one(Arena& a, std::uint32_t id) {
+  if (!claim_evictable(a, id, true)) return false;
+  unlink_head(a, id);
+  close_block(a, id);
+  a.count(kStat_removed_total);
+  return true;
+}
+
+}  // namespace
+
+std::uint64_t evict_all(Arena& a) {
+  std::uint64_t n = 0;
+  for (std::uint32_t id = 0; id < a.nblocks; id++) n += evict_one(a, id);
+  return n;
+}
+
+bool evict_key(Arena& a, Key key) {
+  const Found f = lookup(a, key, false);
+  if (f.how != Take::kHeld) return false;
+  const std::uint64_t seq = a.hot[f.id].seq.load(std::memory_order_relaxed);
+  give_back(a, f.id);
+  // Between the two somebody may hold, evict or refill it: the claim or the life number says so.
+  if (!claim_evictable(a, f.id, true)) return false;
+  if (a.hot[f.id].seq.load(std::memory_order_relaxed) != seq) {
+    give_back_victim(a, f.id);
+    return false;
+  }
+  unlink_head(a, f.id);
+  close_block(a, f.id);
+  a.count(kStat_removed_total);
+  return true;
+}
+
+void count_blocks(const Arena& a, kvshm_stats* out) {
+  out->blocks_total = a.nblocks;
+  for (std::uint32_t id = 0; id < a.nblocks; id++) {
+    const word_t w = a.hot[id].word.load(std::memory_order_relaxed);
+    switch (state(w)) {
+      case kFree:
+        out->blocks_free++;
+        break;
+      case kFilling:
+        out->blocks_filling++;
+        break;
+      case kEvicting:
+        out->blocks_evicting++;
+        break;
+      default:
+        ++(holders(w) ? out->blocks_held : out->blocks_inactive);
+    }
+  }
+  for (unsigned s = 0; s < kSlots; s++)
+    out->slots_used += a.slots[s].used.load(std::memory_order_relaxed) != 0;
+}
+
+}  // namespace kvshm

@@ -1,0 +1,42 @@
+#include "blocks/waiting.hpp"
+
+#include <errno.h>
+
+#include "arena/lock.hpp"
+#include "arena/slots.hpp"
+#include "blocks/futex.hpp"
+
+namespace kvshm {
+namespace {
+
+// 1 still filling, 0 READY, -ENOENT.
+int look(const Hot& h, kvshm_handle b) {
+  const word_t w = h.word.load(std::memory_order_seq_cst);
+  if (h.seq.load(std::memory_order_acquire) != b.seq) return -ENOENT;
+  if (is_ready(w)) return 0;
+  if (h.flags.load(std::memory_order_acquire) & kFailed) return -ENOENT;  // its fillers are dead
+  return state(w) == kFilling ? 1 : -ENOENT;
+}
+
+}  // namespace
+
+int wait_fill(Arena& a, kvshm_handle b, std::uint32_t timeout_ms) {
+  Hot& h = a.hot[b.id];
+  int now = look(h, b);
+  if (now <= 0 || !timeout_ms) return now == 1 ? -ETIMEDOUT : now;
+  a.count(kStat_waits_total);
+  const std::int64_t deadline = now_ms() + timeout_ms;
+  for (;;) {
+    // Bit 0 tells wakers of us; the value with it is what we sleep on.
+    const std::uint32_t f = h.fut.fetch_or(1, std::memory_order_seq_cst) | 1;
+    now = look(h, b);
+    if (now <= 0) return now;
+    if (a.sb->dead.load(std::memory_order_relaxed)) return -ESTALE;
+    const std::int64_t left = deadline - now_ms();
+    if (left <= 0) return -ETIMEDOUT;
+    futex_wait(&h.fut, f, left < 30 ? unsigned(left) : 30);
+    if (h.fut.load(std::memory_order_relaxed) == f) reap_dead(a, nullptr);  // nobody woke us
+  }
+}
+
+}  // namespace kvshm

@@ -1,0 +1,139 @@
+#include <errno.h>
+
+#include <cstring>
+
+#include "arena/slots.hpp"
+#include "blocks/counts.hpp"
+#include "blocks/sweep.hpp"
+#include "capi/call.hpp"
+#include "index/index.hpp"
+
+using namespace kvshm;
+
+extern "C" {
+
+int64_t kvshm_evict(kvshm_arena* h, const kvshm_key* keys, uint32_t n) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (n && !keys) return -EINVAL;
+  int64_t gone = 0;
+  for (uint32_t i = 0; i < n; i++) gone += evict_key(*call, Key::load(keys[i]));
+  return gone;
+}
+
+int64_t kvshm_clear(kvshm_arena* h) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  return int64_t(evict_all(*call));
+}
+
+int kvshm_reset_inactive(kvshm_arena* h, uint64_t* expected, uint64_t* actual) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  evict_all(*call);
+  kvshm_stats s{};
+  count_blocks(*call, &s);
+  if (expected) *expected = s.blocks_total;
+  if (actual) *actual = s.blocks_free;
+  if (s.blocks_free == s.blocks_total) return 0;
+  return fail(-EBUSY, "reset: %llu blocks expected to be free, %llu are; the rest is held or filling",
+              (unsigned long long)s.blocks_total, (unsigned long long)s.blocks_free);
+}
+
+int kvshm_reap(kvshm_arena* h, kvshm_reap_report* report) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (report) {
+    if (report->size < sizeof *report) return -EINVAL;
+    const std::size_t size = report->size;
+    *report = {};
+    report->size = size;
+  }
+  return reap_dead(*call, report);
+}
+
+int kvshm_tick(kvshm_arena* h) { return kvshm_reap(h, nullptr); }
+
+#define KVSHM_ADD(name, text) out->name += a.slots[s].stats[kStat_##name].load(std::memory_order_relaxed);
+int kvshm_get_stats(kvshm_arena* h, kvshm_stats* out) {
+  if (!out || out->size < sizeof *out) return -EINVAL;
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  const Arena& a = *call;
+  const std::size_t size = out->size;
+  *out = {};
+  out->size = size;
+  count_blocks(a, out);
+  for (unsigned s = 0; s < kSlots; s++) {
+    KVSHM_COUNTER_FIELDS(KVSHM_ADD)
+  }
+  return 0;
+}
+#undef KVSHM_ADD
+
+#define KVSHM_OWN(name, text)                                               \
+  out->name = a.mine->stats[kStat_##name].load(std::memory_order_relaxed) - \
+              a.stats_at_attach[kStat_##name];
+int kvshm_get_own_stats(kvshm_arena* h, kvshm_stats* out) {
+  if (!out || out->size < sizeof *out) return -EINVAL;
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  const Arena& a = *call;
+  const std::size_t size = out->size;
+  *out = {};
+  out->size = size;
+  KVSHM_COUNTER_FIELDS(KVSHM_OWN)
+  return 0;
+}
+#undef KVSHM_OWN
+
+int kvshm_get_block(kvshm_arena* h, uint32_t id, kvshm_block_info* out) {
+  if (!out || out->size < sizeof *out) return -EINVAL;
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  const Arena& a = *call;
+  if (!a.in_range(id)) return fail(-EINVAL, "block %u out of range (%u blocks)", id, a.nblocks);
+  const Hot& b = a.hot[id];
+  const Cold& c = a.cold[id];
+  const std::size_t size = out->size;
+  *out = {};
+  out->size = size;
+  constexpr auto relaxed = std::memory_order_relaxed;
+  const word_t w = b.word.load(std::memory_order_acquire);
+  b.load_key().store(out->key);
+  out->seq = b.seq.load(relaxed);
+  out->holders = holders(w);
+  out->state = state(w);
+  out->flags = b.flags.load(relaxed);
+  out->parent = b.parent.load(relaxed);
+  out->child = b.child.load(relaxed);
+  out->primary = c.primary.load(relaxed);
+  const std::uint32_t fd = b.freq_depth.load(relaxed);
+  out->depth = fd >> 8;
+  out->frequency = frequency(fd, a.sb->age_epoch.load(relaxed));
+  out->stamp = b.stamp.load(relaxed);
+  out->parts = c.nparts.load(relaxed);
+  const std::uint64_t parts = c.parts.load(relaxed);
+  out->begun = std::uint32_t(parts);
+  out->arrived = std::uint32_t(parts >> 32);
+  out->priority = b.priority.load(relaxed);
+  out->tenant = b.tenant.load(relaxed);
+  out->own_holds = own_count(a, id);
+  return 0;
+}
+
+int kvshm_get_process(kvshm_arena* h, uint32_t slot, kvshm_process* out) {
+  if (!out || out->size < sizeof *out || slot >= kSlots) return -EINVAL;
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  fill_process(*call, slot, out);
+  return 0;
+}
+
+int64_t kvshm_is_valid(kvshm_arena* h, kvshm_broken_fn fn, void* user) {
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  return check_arena(*call, fn, user);
+}
+
+}

@@ -1,0 +1,79 @@
+// Around every call of the C API: is the handle usable, and may it be closed meanwhile?
+//
+// A handle's shell is never freed (about 1 KiB each), so that a stale pointer says -KVSHM_ECLOSED
+// instead of crashing. Calls are counted in stripes, so that threads do not share a line.
+#pragma once
+#include <errno.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "arena/arena.hpp"
+#include "arena/fork.hpp"
+
+struct kvshm_arena {
+  static constexpr std::uint64_t kAlive = 0x6b767368616e646cULL;
+  struct alignas(64) Stripe {
+    std::atomic<std::int64_t> calls{0};
+  };
+  std::atomic<std::uint64_t> magic{kAlive};
+  std::atomic<bool> closing{false};
+  std::uint32_t fork_generation = 0;
+  std::mutex close_mutex;
+  std::unique_ptr<kvshm::Arena> impl;
+  Stripe stripes[16];
+};
+
+namespace kvshm {
+
+enum class Dead { kRefuse, kAllow };  // giving back works on a removed arena, too
+
+class Call {
+ public:
+  explicit Call(kvshm_arena* h, Dead dead = Dead::kRefuse) : errno_(errno) {
+    static std::atomic<unsigned> next{0};
+    static thread_local const unsigned stripe = next.fetch_add(1, std::memory_order_relaxed) % 16;
+    if (!h || h->magic.load(std::memory_order_relaxed) != kvshm_arena::kAlive) {
+      rc_ = fail(-EINVAL, "not an arena handle");
+      return;
+    }
+    if (h->fork_generation != fork_generation()) {
+      rc_ = fail(-KVSHM_EFORKED, "this arena was attached before a fork: attach anew in the child");
+      return;
+    }
+    calls_ = &h->stripes[stripe].calls;
+    // seq_cst: either close sees this call, or the call sees `closing`
+    calls_->fetch_add(1, std::memory_order_seq_cst);
+    if (h->closing.load(std::memory_order_seq_cst)) {
+      rc_ = fail(-KVSHM_ECLOSED, "the arena handle is closed");
+      return;
+    }
+    a_ = h->impl.get();
+    if (dead == Dead::kRefuse && a_->sb->dead.load(std::memory_order_relaxed))
+      rc_ = fail(-ESTALE, "arena %s was removed or replaced: release what you hold and open again",
+                 a_->name.c_str());
+  }
+  Call(const Call&) = delete;
+  ~Call() {
+    if (calls_) calls_->fetch_sub(1, std::memory_order_release);
+    errno = errno_;
+  }
+  int rc() const { return rc_; }
+  Arena& operator*() const { return *a_; }
+  Arena* operator->() const { return a_; }
+
+ private:
+  Arena* a_ = nullptr;
+  std::atomic<std::int64_t>* calls_ = nullptr;
+  int rc_ = 0;
+  int errno_;
+};
+
+inline int misuse(Arena& a, int rc) {  // counted, so that a leak of discipline shows
+  if (rc == -KVSHM_ENOTMINE || rc == -KVSHM_ESTATE || rc == -EBADF) a.count(kStat_misuse_total);
+  return rc;
+}
+
+}  // namespace kvshm

@@ -1,0 +1,163 @@
+#include <errno.h>
+
+#include "blocks/alloc.hpp"
+#include "blocks/counts.hpp"
+#include "blocks/registration.hpp"
+#include "capi/call.hpp"
+
+using namespace kvshm;
+
+namespace {
+
+int read_options(Arena& a, std::uint32_t n, const kvshm_fill_options* o, FillSpec* s) {
+  if (n > a.nblocks)
+    return fail(-EINVAL, "%u blocks wanted, the arena has %u", n, a.nblocks);
+  if (!o) return 0;
+  if (o->size < sizeof *o) return fail(-EINVAL, "kvshm_fill_options.size: use the INIT macro");
+  s->flags = o->flags;
+  s->parts = o->parts ? o->parts : 1;
+  s->priority = o->priority ? o->priority : 50;
+  s->tenant = o->tenant;
+  s->timeout_ms = o->timeout_ms;
+  s->parent = o->parent;
+  if (s->parts > KVSHM_MAX_PARTS)
+    return fail(-EINVAL, "%u parts wanted, at most %u", s->parts, KVSHM_MAX_PARTS);
+  if (s->priority > 100) return fail(-EINVAL, "priority %u: wanted 0-100", s->priority);
+  if (s->tenant >= kTenants) return fail(-EINVAL, "tenant %u: wanted 0-%u", s->tenant, kTenants - 1);
+  if (s->flags & ~std::uint32_t(KVSHM_QUIET | KVSHM_NO_CACHE | KVSHM_UNCHAINED | KVSHM_NO_EVICT))
+    return fail(-EINVAL, "unknown flags %#x", s->flags);
+  if (s->parent.seq) {
+    if (!a.in_range(s->parent.id)) return fail(-EINVAL, "parent id %u out of range", s->parent.id);
+    if (a.hot[s->parent.id].seq.load(std::memory_order_relaxed) != s->parent.seq)
+      s->parent = {0, KVSHM_NONE, 0};  // gone: a lost link is a hint lost
+  }
+  return 0;
+}
+
+int check_keys(const kvshm_key* keys, std::uint32_t n) {
+  for (std::uint32_t i = 0; keys && i < n; i++)
+    if (Key::load(keys[i]).none()) return fail(-EINVAL, "key %u is all zero: no key", i);
+  return 0;
+}
+
+int in_range(Arena& a, kvshm_handle h) {
+  return a.in_range(h.id) && h.seq
+             ? 0
+             : fail(-EINVAL, "block %u out of range (%u blocks), or no life number", h.id,
+                    a.nblocks);
+}
+
+}  // namespace
+
+extern "C" {
+
+int kvshm_allocate(kvshm_arena* h, uint32_t n, const kvshm_key* keys,
+                   const kvshm_fill_options* opts, kvshm_handle* out, uint8_t* status,
+                   kvshm_evicted* evicted) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (n && !out) return -EINVAL;
+  if (evicted && (evicted->size < sizeof *evicted || (evicted->cap && !evicted->keys)))
+    return -EINVAL;
+  FillSpec spec;
+  if (int rc = read_options(*call, n, opts, &spec)) return rc;
+  if (int rc = check_keys(keys, n)) return rc;
+  const int rc = allocate(*call, n, keys, spec, out, status, evicted);
+  if (rc == -KVSHM_ENOSPACE)
+    fail(rc, "no room for %u block(s) in arena %s: the rest is held, being filled or pinned", n,
+         call->name.c_str());
+  if (rc == -ETIMEDOUT)
+    fail(rc, "no room for %u block(s) in arena %s within %u ms", n, call->name.c_str(),
+         spec.timeout_ms);
+  return rc;
+}
+
+int kvshm_fill_join(kvshm_arena* h, kvshm_handle b) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (int rc = in_range(*call, b)) return rc;
+  return join_fill(*call, b.id, b.seq);
+}
+
+int kvshm_fill_begin(kvshm_arena* h, kvshm_handle b, uint32_t part) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (int rc = in_range(*call, b)) return rc;
+  return misuse(*call, begin_part(*call, b, part));
+}
+
+int kvshm_fill_arrive(kvshm_arena* h, kvshm_handle b, uint32_t part) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (int rc = in_range(*call, b)) return rc;
+  return misuse(*call, arrive_part(*call, b, part));
+}
+
+int kvshm_publish(kvshm_arena* h, kvshm_handle b) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (int rc = in_range(*call, b)) return rc;
+  return misuse(*call, publish(*call, b));
+}
+
+int64_t kvshm_register(kvshm_arena* h, const kvshm_handle* b, uint32_t n, const kvshm_key* keys,
+                       int policy, kvshm_handle* out, uint8_t* results) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (n && !b) return -EINVAL;
+  if (policy != KVSHM_ALLOW && policy != KVSHM_REJECT)
+    return fail(-EINVAL, "policy %d: wanted KVSHM_ALLOW or KVSHM_REJECT", policy);
+  if (int rc = check_keys(keys, n)) return rc;
+  Arena& a = *call;
+  kvshm_handle before = {0, KVSHM_NONE, 0}, held = before;  // the last block, and what it became
+  for (uint32_t i = 0; i < n; i++) {
+    const kvshm_handle mine = b[i];
+    int rc = in_range(a, mine);
+    if (rc) return i ? int64_t(i) : rc;
+    Hot& hot = a.hot[mine.id];
+    const Key own = hot.load_key();
+    const Key key = keys ? Key::load(keys[i]) : own;
+    if (key.none()) rc = fail(-EINVAL, "block %u has no key: give it to allocate or here", i);
+    const bool told = hot.flags.load(std::memory_order_relaxed) & kAnnounced;
+    if (!rc && told && !(key == own))
+      rc = fail(-EINVAL, "block %u was announced under another key", i);
+    if (rc) return i ? int64_t(i) : rc;
+    // The parent may have become another block: the present one instead of mine.
+    if (i && hot.parent.load(std::memory_order_relaxed) == before.id)
+      hot.parent.store(held.id, std::memory_order_relaxed);
+    kvshm_handle now = mine;
+    uint8_t result = KVSHM_ST_NONE;
+    rc = misuse(a, register_block(a, mine, key, policy, &now, &result));
+    if (rc) return i ? int64_t(i) : rc;
+    before = mine;
+    held = now;
+    if (result == KVSHM_ST_DUPLICATE) {  // children belong below the primary
+      const std::uint32_t p = a.cold[now.id].primary.load(std::memory_order_relaxed);
+      if (a.in_range(p)) held.id = p;
+    }
+    if (out) out[i] = now;
+    if (results) results[i] = result;
+  }
+  return n;
+}
+
+int kvshm_abort(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  if (n && !b) return -EINVAL;
+  int first = 0;
+  Ticks ticks(*call, n);
+  for (uint32_t i = n; i-- > 0;) {
+    int rc = in_range(*call, b[i]);
+    if (!rc) {
+      const bool ready = holds_ready(*call, b[i].id, b[i].seq);
+      rc = ready || fills(*call, b[i].id, b[i].seq)
+               ? (ready ? release_hold(*call, b[i].id, ticks) : give_back(*call, b[i].id, ticks))
+               : -KVSHM_ENOTMINE;
+    }
+    if (rc) first = misuse(*call, rc);
+  }
+  return first;
+}
+
+}

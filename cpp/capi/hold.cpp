@@ -1,0 +1,110 @@
+#include <errno.h>
+
+#include "blocks/counts.hpp"
+#include "blocks/holds.hpp"
+#include "blocks/registration.hpp"
+#include "blocks/waiting.hpp"
+#include "capi/call.hpp"
+#include "index/index.hpp"
+
+using namespace kvshm;
+
+namespace {
+
+int in_range(Arena& a, kvshm_handle h) {
+  return a.in_range(h.id) && h.seq ? 0 : fail(-EINVAL, "block %u out of range (%u blocks)", h.id,
+                                              a.nblocks);
+}
+
+void count_one(Arena& a, Take how, bool touch) {
+  a.count(kStat_lookups_total);
+  a.count(how == Take::kHeld ? kStat_hits_total
+          : how == Take::kPending ? kStat_pending_total : kStat_misses_total);
+  if (how == Take::kHeld && touch) a.count(kStat_touches_total);
+}
+
+}  // namespace
+
+extern "C" {
+
+int kvshm_acquire(kvshm_arena* h, const uint8_t key[16], uint32_t flags, kvshm_handle* out) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (!key || !out) return -EINVAL;
+  Arena& a = *call;
+  const Key k = Key::load(key);
+  if (k.none()) return fail(-EINVAL, "the key is all zero: no key");
+  const bool touch = !(flags & KVSHM_NO_TOUCH);
+  const Found f = lookup(a, k, touch);
+  count_one(a, f.how, touch);
+  if (f.how == Take::kMiss) return -ENOENT;
+  const std::uint64_t seq =
+      f.how == Take::kHeld ? a.hot[f.id].seq.load(std::memory_order_relaxed) : f.seq;
+  *out = {seq, f.id, 0};
+  return f.how == Take::kHeld ? 0 : -KVSHM_EPENDING;
+}
+
+int kvshm_upgrade(kvshm_arena* h, kvshm_handle b, uint32_t flags) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (int rc = in_range(*call, b)) return rc;
+  return upgrade(*call, b, !(flags & KVSHM_NO_TOUCH));
+}
+
+int kvshm_drop(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  if (n && !b) return -EINVAL;
+  Arena& a = *call;
+  int first = 0;
+  Ticks ticks(a, n);
+  for (uint32_t i = n; i-- > 0;) {  // tail first: the head of a chain stays the youngest
+    int rc = in_range(a, b[i]);
+    if (!rc && !holds_ready(a, b[i].id, b[i].seq))
+      rc = fills(a, b[i].id, b[i].seq) ? -KVSHM_ESTATE : -KVSHM_ENOTMINE;
+    if (!rc) rc = release_hold(a, b[i].id, ticks);
+    if (rc) first = misuse(a, rc);
+  }
+  return first;
+}
+
+int kvshm_handle_of(kvshm_arena* h, uint32_t id, kvshm_handle* out) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (!out || !call->in_range(id)) return -EINVAL;
+  *out = {call->hot[id].seq.load(std::memory_order_acquire), id, 0};
+  return 0;
+}
+
+int kvshm_set_no_cache(kvshm_arena* h, kvshm_handle b, int on) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (int rc = in_range(*call, b)) return rc;
+  return misuse(*call, set_no_cache(*call, b, on != 0));
+}
+
+int kvshm_set_priority(kvshm_arena* h, kvshm_handle b, uint32_t priority) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (int rc = in_range(*call, b)) return rc;
+  if (priority > 100) return fail(-EINVAL, "priority %u: wanted 0-100", priority);
+  Arena& a = *call;
+  if (!holds_ready(a, b.id, b.seq) && !fills(a, b.id, b.seq)) return misuse(a, -KVSHM_ENOTMINE);
+  a.hot[b.id].priority.store(std::uint8_t(priority), std::memory_order_relaxed);
+  return 0;
+}
+
+int kvshm_wait(kvshm_arena* h, kvshm_handle b, uint32_t timeout_ms) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (int rc = in_range(*call, b)) return rc;
+  return wait_fill(*call, b, timeout_ms);
+}
+
+void* kvshm_block_data(kvshm_arena* h, uint32_t id) {
+  Call call(h, Dead::kAllow);
+  if (call.rc() || !call->in_range(id) || !call->block_bytes) return nullptr;
+  return call->data + std::uint64_t(id) * call->block_bytes;
+}
+
+}

@@ -1,0 +1,148 @@
+#include <errno.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "arena/attach.hpp"
+#include "arena/lock.hpp"
+#include "arena/object.hpp"
+#include "arena/pages.hpp"
+#include "capi/call.hpp"
+
+using namespace kvshm;
+
+namespace {
+
+int open_as(Mode mode, kvshm_arena** out, const char* name, const kvshm_options* opts) {
+  const int saved = errno;
+  if (!out || !name) return fail(-EINVAL, "out and name must not be NULL");
+  *out = nullptr;
+  kvshm_options o = KVSHM_OPTIONS_INIT;
+  if (opts) {
+    if (opts->size < offsetof(kvshm_options, reserved) || opts->size > 4096)
+      return fail(-EINVAL, "kvshm_options.size is %zu, wanted %zu: use KVSHM_OPTIONS_INIT",
+                  opts->size, sizeof o);
+    std::memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);
+  }
+  if (o.pin > KVSHM_OFF || o.huge > KVSHM_OFF)
+    return fail(-EINVAL, "pin and huge take KVSHM_AUTO, KVSHM_REQUIRE or KVSHM_OFF");
+  char automatic[KVSHM_NAME_MAX + 1];
+  if (std::strcmp(name, "auto") == 0) {
+    const std::int64_t n = kvshm_auto_name(o.identity, automatic, sizeof automatic);
+    if (n < 0) return int(n);
+    name = automatic;
+  }
+  if (int rc = check_name(name)) return rc;
+  int rc;
+  try {
+    std::unique_ptr<kvshm_arena> shell(new kvshm_arena);
+    shell->fork_generation = fork_generation();
+    rc = bring_up(mode, name, o, &shell->impl);
+    if (rc == 0) *out = shell.release();
+  } catch (const std::bad_alloc&) {
+    rc = fail(-ENOMEM, "out of memory");
+  } catch (...) {
+    rc = fail(-EIO, "unexpected failure while opening arena %s", name);
+  }
+  errno = saved;
+  return rc;
+}
+
+std::int64_t calls_running(kvshm_arena* h) {
+  std::int64_t n = 0;
+  for (auto& s : h->stripes) n += s.calls.load(std::memory_order_seq_cst);
+  return n;
+}
+
+}  // namespace
+
+extern "C" {
+
+int kvshm_open(kvshm_arena** out, const char* name, const kvshm_options* opts) {
+  return open_as(Mode::kOpen, out, name, opts);
+}
+int kvshm_create(kvshm_arena** out, const char* name, const kvshm_options* opts) {
+  return open_as(Mode::kCreate, out, name, opts);
+}
+int kvshm_attach(kvshm_arena** out, const char* name, const kvshm_options* opts) {
+  return open_as(Mode::kAttach, out, name, opts);
+}
+
+int kvshm_close(kvshm_arena* h, uint32_t timeout_ms) {
+  if (!h || h->magic.load(std::memory_order_relaxed) != kvshm_arena::kAlive) return -EINVAL;
+  if (h->fork_generation != fork_generation()) return -KVSHM_EFORKED;
+  const int saved = errno;
+  std::lock_guard<std::mutex> lock(h->close_mutex);
+  if (h->closing.exchange(true, std::memory_order_seq_cst)) return -KVSHM_ECLOSED;
+  const std::int64_t deadline = now_ms() + timeout_ms;
+  while (calls_running(h)) {
+    if (now_ms() >= deadline) {
+      h->closing.store(false, std::memory_order_seq_cst);
+      errno = saved;
+      return fail(-EBUSY, "%lld call(s) still run on this handle", (long long)calls_running(h));
+    }
+    sleep_ms(1);
+  }
+  take_down(*h->impl);
+  h->impl.reset();
+  errno = saved;
+  return 0;
+}
+
+int kvshm_remove(const char* name, const char* dir, int force) {
+  const int saved = errno;
+  int rc;
+  try {
+    rc = remove_object(name, dir, force != 0);
+  } catch (...) {
+    rc = -ENOMEM;
+  }
+  errno = saved;
+  return rc;
+}
+
+int64_t kvshm_auto_name(const kvshm_identity* id, char* buf, size_t cap) {
+  if (!buf) return -EINVAL;
+  char tail[17] = "raw";
+  if (id) {
+    std::uint8_t key[32], fingerprint[16];
+    if (int rc = kvshm_identity_derive(id, key, fingerprint)) return rc;
+    for (int i = 0; i < 8; i++) std::snprintf(tail + 2 * i, 3, "%02x", fingerprint[i]);
+  }
+  const int n = std::snprintf(buf, cap, "u%u-%s", unsigned(getuid()), tail);
+  return n >= int(cap) ? -ENOSPC : n;
+}
+
+int kvshm_get_info(kvshm_arena* h, kvshm_info* out) {
+  if (!out || out->size < sizeof *out) return -EINVAL;
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  const Arena& a = *call;
+  const std::size_t size = out->size;
+  *out = {};
+  out->size = size;
+  out->bytes = a.geometry.bytes;
+  out->block_bytes = a.block_bytes;
+  out->blocks = a.nblocks;
+  out->data_offset = a.geometry.data_off;
+  out->metadata_bytes = a.geometry.data_off;
+  out->private_bytes = std::uint64_t(a.nblocks) * 4;
+  std::memcpy(out->uuid, a.sb->uuid, 16);
+  std::memcpy(out->fingerprint, a.sb->fingerprint, 16);
+  out->page_bytes = a.page_bytes;
+  out->slot = a.slot;
+  for (unsigned s = 0; s < kSlots; s++) out->slots_used += a.slots[s].used.load() != 0;
+  out->pinned = a.pinned;
+  out->created = a.created;
+  out->raw = a.sb->raw;
+  out->numa = measured_node(a);
+  std::snprintf(out->name, sizeof out->name, "%s", a.name.c_str());
+  std::snprintf(out->path, sizeof out->path, "%s", a.path.c_str());
+  std::snprintf(out->identity, sizeof out->identity, "%.*s",
+                int(sizeof a.sb->identity), a.sb->identity);
+  return 0;
+}
+
+}

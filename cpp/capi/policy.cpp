@@ -1,0 +1,83 @@
+#include <errno.h>
+
+#include <cstring>
+
+#include "capi/call.hpp"
+#include "evict/evict.hpp"
+
+using namespace kvshm;
+
+extern "C" {
+
+const kvshm_block_record* kvshm_block_table(kvshm_arena* h, uint64_t* n) {
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return nullptr;
+  if (n) *n = call->nblocks;
+  return reinterpret_cast<const kvshm_block_record*>(call->hot);
+}
+
+int kvshm_get_policy(kvshm_arena* h, kvshm_policy* out) {
+  if (!out || out->size < sizeof *out) return -EINVAL;
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  const PolicyTable& t = call->sb->policy;
+  const Policy p = read_policy(*call);
+  out->version = t.version.load(std::memory_order_acquire) / 2;
+  for (int i = 0; i < 4; i++) {
+    const std::uint64_t w = t.name[i].load(std::memory_order_relaxed);
+    std::memcpy(out->name + 8 * i, &w, 8);
+  }
+  out->name[31] = 0;
+  out->sample = p.sample;
+  out->second_chance = p.second_chance;
+  out->age_period = p.age_period;
+  for (int i = 0; i < 16; i++) out->shift[i] = p.shift[i];
+  out->zero = 0;
+  return 0;
+}
+
+int kvshm_set_policy(kvshm_arena* h, const kvshm_policy* in) {
+  if (!in || in->size < sizeof *in) return -EINVAL;
+  if (in->sample < 1 || in->sample > 64)
+    return fail(-EINVAL, "policy: sample %u, wanted 1-64", in->sample);
+  for (std::uint32_t s : in->shift)
+    if (s > 31) return fail(-EINVAL, "policy: shift %u, wanted 0-31", s);
+  Call call(h);
+  if (call.rc()) return call.rc();
+  PolicyTable& t = call->sb->policy;
+  // Odd while written. A writer that died there is overtaken: versions only grow.
+  std::uint64_t v = t.version.load(std::memory_order_acquire), odd;
+  do {
+    odd = (v | 1) + (v & 1 ? 2 : 0);
+  } while (!t.version.compare_exchange_weak(v, odd, std::memory_order_seq_cst));
+  constexpr auto release = std::memory_order_release;
+  char name[32] = {};
+  std::memcpy(name, in->name, strnlen(in->name, 31));
+  for (int i = 0; i < 4; i++) {
+    std::uint64_t w;
+    std::memcpy(&w, name + 8 * i, 8);
+    t.name[i].store(w, release);
+  }
+  t.sample.store(in->sample, release);
+  t.second_chance.store(in->second_chance ? 1 : 0, release);
+  t.age_period.store(in->age_period, release);
+  for (int i = 0; i < 16; i++) t.shift[i].store(in->shift[i], release);
+  std::uint64_t expected = odd;
+  t.version.compare_exchange_strong(expected, odd + 1, std::memory_order_seq_cst);
+  return 0;
+}
+
+int64_t kvshm_mark_victims(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (n && !b) return -EINVAL;
+  return push_marks(*call, b, n);
+}
+
+int64_t kvshm_marks_left(kvshm_arena* h) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  return int64_t(marks_left(*call));
+}
+
+}

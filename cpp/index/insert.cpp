@@ -1,0 +1,107 @@
+#include <cstddef>
+
+#include "index/index.hpp"
+
+namespace kvshm {
+namespace {
+
+// Position of an entry among the sixteen of its key: also its rank.
+struct Ways {
+  std::atomic<std::uint64_t>* e[2 * kIndexWays];
+  unsigned n;
+  Ways(Arena& a, const Spot& s) : n(s.b1 == s.b2 ? kIndexWays : 2 * kIndexWays) {
+    for (unsigned i = 0; i < kIndexWays; i++) {
+      e[i] = a.index + s.b1 * kIndexWays + i;
+      e[i + kIndexWays] = a.index + s.b2 * kIndexWays + i;
+    }
+  }
+};
+
+bool has_key(Arena& a, std::uint64_t v, Key key) {
+  const std::uint32_t id = entry::id(v);
+  return a.in_range(id) && a.hot[id].load_key() == key;
+}
+
+// Step 1: an empty place, the emptier bucket first. Returns its rank or n.
+unsigned place(Ways& w, std::uint64_t mine) {
+  for (int attempt = 0; attempt < 4; attempt++) {
+    unsigned used[2] = {0, 0}, hole[2] = {w.n, w.n};
+    for (unsigned i = 0; i < w.n; i++) {
+      if (w.e[i]->load(std::memory_order_relaxed))
+        used[i / kIndexWays]++;
+      else if (hole[i / kIndexWays] == w.n)
+        hole[i / kIndexWays] = i;
+    }
+    const unsigned side = w.n > kIndexWays && used[1] < used[0];
+    unsigned at = hole[side] != w.n ? hole[side] : hole[!side];
+    if (at == w.n) return w.n;
+    std::uint64_t empty = 0;
+    // seq_cst, as the rescan's loads: of two inserters at least one sees the other's entry
+    if (w.e[at]->compare_exchange_strong(empty, mine | entry::kTentative,
+                                         std::memory_order_seq_cst))
+      return at;
+  }
+  return w.n;
+}
+
+void withdraw(Ways& w, unsigned at, std::uint64_t mine) {
+  std::uint64_t v = mine | entry::kTentative;  // a lower rank may have cleared it
+  w.e[at]->compare_exchange_strong(v, 0, std::memory_order_acq_rel);
+}
+
+}  // namespace
+
+Insert insert_if_absent(Arena& a, std::uint32_t id, Key key, std::uint32_t* other) {
+  const Spot s = spot_of(key, a.nbuckets);
+  Ways ways(a, s);
+  const std::uint64_t mine = entry::make(s.tag, id);
+  for (int attempt = 0; attempt < 64; attempt++) {
+    const unsigned at = place(ways, mine);
+    if (at == ways.n) return Insert::kFull;
+    KVSHM_STEP("insert.tentative");
+    bool again = false;
+    for (unsigned i = 0; i < ways.n && !again;) {
+      std::uint64_t v = ways.e[i]->load(std::memory_order_seq_cst);
+      if (i == at || entry::tag(v) != s.tag || !v || !has_key(a, v, key)) {
+        i++;
+        continue;
+      }
+      if (!(v & entry::kTentative) || i < at) {  // committed, or of lower rank
+        withdraw(ways, at, mine);
+        *other = entry::id(v);
+        return Insert::kExists;
+      }
+      // tentative of higher rank: it gives way; if that fails, look at the place once more
+      if (ways.e[i]->compare_exchange_strong(v, 0, std::memory_order_acq_rel)) i++;
+    }
+    KVSHM_STEP("insert.commit");
+    std::uint64_t v = mine | entry::kTentative;
+    if (ways.e[at]->compare_exchange_strong(v, mine, std::memory_order_acq_rel))
+      return Insert::kDone;
+  }
+  return Insert::kFull;  // rivals kept clearing it: stay private
+}
+
+void erase_entries(Arena& a, std::uint32_t id, Key key) {
+  if (key.none()) return;
+  const Spot s = spot_of(key, a.nbuckets);
+  Ways ways(a, s);
+  const std::uint64_t mine = entry::make(s.tag, id);
+  for (unsigned i = 0; i < ways.n; i++) {
+    std::uint64_t v = ways.e[i]->load(std::memory_order_relaxed);
+    if ((v & ~entry::kTentative) == mine)
+      ways.e[i]->compare_exchange_strong(v, 0, std::memory_order_acq_rel);
+  }
+}
+
+void erase_tentative(Arena& a, std::uint32_t id, Key key) {
+  if (key.none()) return;
+  const Spot s = spot_of(key, a.nbuckets);
+  Ways ways(a, s);
+  for (unsigned i = 0; i < ways.n; i++) {
+    std::uint64_t v = entry::make(s.tag, id) | entry::kTentative;
+    ways.e[i]->compare_exchange_strong(v, 0, std::memory_order_acq_rel);
+  }
+}
+
+}  // namespace kvshm

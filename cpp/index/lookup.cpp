@@ -1,0 +1,98 @@
+#include "index/index.hpp"
+
+namespace kvshm {
+namespace {
+
+inline std::atomic<std::uint64_t>* bucket(Arena& a, std::uint64_t b) {
+  return a.index + b * kIndexWays;
+}
+
+// Calls f(entry value) for each committed entry with the key's tag until it says stop.
+template <class F>
+bool each_candidate(Arena& a, Key key, F f) {
+  const Spot s = spot_of(key, a.nbuckets);
+  for (unsigned side = 0; side < (s.b1 == s.b2 ? 1u : 2u); side++) {
+    auto* e = bucket(a, side ? s.b2 : s.b1);
+    for (unsigned i = 0; i < kIndexWays; i++) {
+      // acquire: pairs with the release that committed it, so the key behind it is complete
+      const std::uint64_t v = e[i].load(std::memory_order_acquire);
+      if ((v >> 32) != s.tag || !std::uint32_t(v)) continue;  // tentative has bit 63: no match
+      if (a.in_range(entry::id(v)) && f(entry::id(v))) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void prefetch_buckets(Arena& a, Key key) {
+  const Spot s = spot_of(key, a.nbuckets);
+  __builtin_prefetch(bucket(a, s.b1));
+  __builtin_prefetch(bucket(a, s.b2));
+}
+
+void prefetch_blocks(Arena& a, Key key) {
+  each_candidate(a, key, [&](std::uint32_t id) {
+    __builtin_prefetch(&a.hot[id], 1);
+    __builtin_prefetch(&a.counts[id], 1);
+    return false;
+  });
+}
+
+unsigned frequency(std::uint32_t fd, std::uint32_t epoch) {
+  const unsigned behind = ((epoch & 15) - (fd >> 4 & 15)) & 15;
+  return behind > 3 ? 0 : (fd & 15) >> behind;
+}
+
+void touch_frequency(Arena& a, Hot& h) {
+  // relaxed load and store: two processes may lose a touch; the count is a hint
+  const std::uint32_t fd = h.freq_depth.load(std::memory_order_relaxed);
+  const std::uint32_t epoch = a.sb->age_epoch.load(std::memory_order_relaxed) & 15;
+  const unsigned n = frequency(fd, epoch);
+  const std::uint32_t to = (fd & ~0xffu) | epoch << 4 | (n < 15 ? n + 1 : 15);
+  if (to != fd) h.freq_depth.store(to, std::memory_order_relaxed);
+}
+
+Found lookup(Arena& a, Key key, bool touch) {
+  Found found;
+  each_candidate(a, key, [&](std::uint32_t id) {
+    Hot& h = a.hot[id];
+    switch (take_ready(a, id, touch)) {
+      case Take::kHeld:
+        // The entry may be stale and the block reused, even as a duplicate of this very key, whose
+        // release would drop a primary that was never taken: that is a miss, too.
+        if (h.load_key() == key && !(h.flags.load(std::memory_order_relaxed) & kDuplicate)) {
+          if (touch) touch_frequency(a, h);
+          found = {Take::kHeld, id, 0};
+          return true;
+        }
+        give_back(a, id);
+        return false;
+      case Take::kPending: {
+        // seq, then key: the key is 0 from EVICTING until it is written, so both are of one life
+        const std::uint64_t seq = h.seq.load(std::memory_order_acquire);
+        if (h.load_key() == key) found = {Take::kPending, id, seq};
+        return false;
+      }
+      case Take::kMiss:
+        return false;
+    }
+    return false;
+  });
+  return found;
+}
+
+unsigned peek(Arena& a, Key key) {
+  unsigned bits = 0;
+  each_candidate(a, key, [&](std::uint32_t id) {
+    const Hot& h = a.hot[id];
+    const word_t w = h.word.load(std::memory_order_acquire);
+    if (!(h.load_key() == key)) return false;
+    if (is_ready(w)) bits |= 1;
+    if (state(w) == kFilling) bits |= 2;
+    return false;
+  });
+  return bits;
+}
+
+}  // namespace kvshm
