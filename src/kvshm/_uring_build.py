@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the C source of kvshm._uring, the cffi binding of liburing.
 
 API mode, because most of liburing is static inline: only a compiler can reach it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks the kernel what io_uring it grants here, by doing it, and says why not."""
 
 from __future__ import annotations

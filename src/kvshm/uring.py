@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """io_uring from Python, by way of liburing: what the host allows, and a reader of its own.
 
 `probe()` says which io_uring facilities this kernel, container and user have. `Ring` reads

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes in C that hold locks and rings, and are really killed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures: compiled actors, and objects on each file system that an arena may lie on."""
 
 from __future__ import annotations

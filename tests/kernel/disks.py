@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file to read with O_DIRECT, and a cgroup in which its disk is slow."""
 
 from __future__ import annotations

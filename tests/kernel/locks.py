@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lock bytes of an arena object, asked for and taken from Python.
 
 The tests judge by these, so that no actor judges itself.

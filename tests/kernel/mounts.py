@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file systems an arena may lie on, each with objects that are gone afterwards."""
 
 from __future__ import annotations

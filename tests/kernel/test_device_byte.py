@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The device byte: held by the ring until no transfer of a dead process can land any more.
 
 The disk is throttled, so that the transfers really are in flight when their process dies.

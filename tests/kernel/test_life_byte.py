@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The life byte: held as long as the process, and not a moment longer, whatever it does.
 
 Each claim on each file system that an arena may lie on; where the opposite can be had, it is

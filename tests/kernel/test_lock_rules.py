@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What open-file-description locks do, as claims, reaps and probes rely on it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lock is the object's: containers with pids and mounts of their own see the same one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kvshm.uring: the ring reads what is in the file, and the probe says what was refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens an object afresh and tries something with one lock byte, perhaps as another user.
  *
  *   asker PATH r|w held|read|write BYTE [UID]

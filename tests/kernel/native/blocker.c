@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An arena process that reads without io_uring: by blocking threads, or by native AIO.
  *
  *   blocker ARENA FILE SLOT COUNT threads|aio

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Holds a life byte in one of several ways, then does something that might lose or prolong it.
  *
  *   holder PATH SLOT HOW THEN

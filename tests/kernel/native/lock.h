@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the actors share: lock bytes as the arena uses them, and one line of report to the test. */
 #ifndef KVSHM_TESTS_KERNEL_LOCK_H
 #define KVSHM_TESTS_KERNEL_LOCK_H

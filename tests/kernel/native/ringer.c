@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An arena process with one io_uring: life byte, device byte, reads from a file into the arena.
  *
  *   ringer ARENA FILE SLOT COUNT registered|unregistered dontfork|mapped stay|clone|exit
