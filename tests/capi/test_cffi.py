@@ -32,13 +32,14 @@ def test_versions_agree():
 
 def test_every_function_of_the_header_is_there():
     functions = re.findall(r"^KVSHM_API .*?\b(kvshm_\w+)\(", HEADER, re.MULTILINE)
-    assert len(functions) > 60
+    assert len(functions) >= 60
     for name in functions:
         assert callable(getattr(lib, name))
 
 
 def test_every_error_has_its_text():
-    codes = [getattr(lib, name) for name in dir(lib) if re.fullmatch(r"KVSHM_E[A-Z]+", name)]
+    listed = HEADER.partition("Own error codes")[2].partition("};")[0]
+    codes = [getattr(lib, name) for name in re.findall(r"^  (KVSHM_E[A-Z]+)", listed, re.MULTILINE)]
     assert len(codes) >= 14 and min(codes) == 10001
     texts = {text(lib.kvshm_strerror(-code)) for code in codes}
     assert len(texts) == len(codes)
