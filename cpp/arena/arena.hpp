@@ -47,6 +47,7 @@ struct Arena {
 
   // private to the process
   std::atomic<std::uint32_t>* counts = nullptr;  // see blocks/counts.hpp
+  std::atomic<std::uint32_t> count_sleepers{0};  // threads that wait for a cell's T
   std::atomic<std::uint32_t> free_cursor{0};
   Leases leases;
   Evictor evictor;

@@ -81,6 +81,7 @@ int bind_sections(Arena& a) {
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return fail(-ENOMEM, "no memory for the private counts");
   madvise(p, g.blocks * 4, MADV_DONTFORK);
+  madvise(p, g.blocks * 4, MADV_HUGEPAGE);  // one TLB miss less a look-up where it is granted
   a.counts = static_cast<std::atomic<std::uint32_t>*>(p);
   return 0;
 }

@@ -8,7 +8,7 @@
 namespace kvshm {
 namespace {
 
-constexpr std::uint32_t kT = 1u << 31, kF = 1u << 30, kW = 1u << 29, kCount = kW - 1;
+constexpr std::uint32_t kT = 1u << 31, kF = 1u << 30, kCount = kF - 1;
 
 using Cell = std::atomic<std::uint32_t>;
 
@@ -18,25 +18,29 @@ inline void relax() {
 #endif
 }
 
-// T's owner alone: the new value, and a wake if somebody slept.
-void settle(Cell& c, std::uint32_t value) {
-  if (c.exchange(value, std::memory_order_release) & kW) futex_wake_all(&c, true);
+// T's owner alone: the new value, and a wake if a thread sleeps. A plain store, since this is on
+// every path: a sleeper that it does not see yet costs that sleeper one slice of 1 ms.
+inline void settle(Arena& a, Cell& c, std::uint32_t value) {
+  c.store(value, std::memory_order_release);
+  if (a.count_sleepers.load(std::memory_order_relaxed)) futex_wake_all(&c, true);
 }
 
 // Another thread of this process is in a transition: spin, then sleep. False at the limit (10 s:
 // that thread is stopped or starved), so that no call waits for ever.
-bool wait_settled(Cell& c) {
+bool wait_settled(Arena& a, Cell& c) {
   for (int i = 0; i < 100; i++) {
     if (!(c.load(std::memory_order_acquire) & kT)) return true;
     relax();
   }
-  for (int slices = 0; slices < 200; slices++) {
-    std::uint32_t v = c.load(std::memory_order_acquire);
-    if (!(v & kT)) return true;
-    if (!(v & kW) && !c.compare_exchange_strong(v, v | kW)) continue;
-    futex_wait(&c, v | kW, 50, true);
+  a.count_sleepers.fetch_add(1, std::memory_order_seq_cst);
+  std::uint32_t v = 0;
+  for (int slices = 0; slices < 10000; slices++) {
+    v = c.load(std::memory_order_acquire);
+    if (!(v & kT)) break;
+    futex_wait(&c, v, 1, true);
   }
-  return !(c.load(std::memory_order_acquire) & kT);
+  a.count_sleepers.fetch_sub(1, std::memory_order_relaxed);
+  return !(v & kT);
 }
 
 // My bit goes out of a READY or FILLING word (or I close it). Under T.
@@ -86,7 +90,7 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
   std::uint32_t v = c.load(std::memory_order_acquire);
   for (;;) {
     if (v & kT) {
-      if (!wait_settled(c)) return Take::kMiss;
+      if (!wait_settled(a, c)) return Take::kMiss;
       v = c.load(std::memory_order_acquire);
       continue;
     }
@@ -97,7 +101,7 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
     if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acquire)) continue;
     if (v & kCount) {  // my process takes part in the fill: is it READY by now?
       const bool ready = is_ready(h.word.load(std::memory_order_acquire));
-      settle(c, ready ? (v & kCount) + 1 : v);
+      settle(a, c, ready ? (v & kCount) + 1 : v);
       return ready ? Take::kHeld : Take::kPending;
     }
     a.enter_region(id);
@@ -108,11 +112,11 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
       // acquire: pairs with the release of publish; the payload and the key are read after it
       if (h.word.compare_exchange_weak(w, to, std::memory_order_acq_rel,
                                        std::memory_order_acquire)) {
-        settle(c, 1);
+        settle(a, c, 1);
         return Take::kHeld;
       }
     }
-    settle(c, 0);
+    settle(a, c, 0);
     return state(w) == kFilling ? Take::kPending : Take::kMiss;
   }
 }
@@ -123,7 +127,7 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
   for (;;) {
     std::uint32_t v = c.load(std::memory_order_acquire);
     if (v & kT) {
-      if (!wait_settled(c)) return -ENOENT;
+      if (!wait_settled(a, c)) return -ENOENT;
       continue;
     }
     if ((v & kCount) && !(v & kF)) return -ENOENT;  // READY: upgrade instead
@@ -131,7 +135,7 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
     if (v & kCount) {
       const bool ok = state(h.word.load(std::memory_order_acquire)) == kFilling &&
                       h.seq.load(std::memory_order_relaxed) == seq;
-      settle(c, ok ? v + 1 : v);
+      settle(a, c, ok ? v + 1 : v);
       return ok ? 0 : -ENOENT;
     }
     a.enter_region(id);
@@ -142,14 +146,14 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
                                         std::memory_order_acquire))
         continue;
       if (h.seq.load(std::memory_order_relaxed) == seq) {
-        settle(c, 1 | kF);
+        settle(a, c, 1 | kF);
         return 0;
       }
       Ticks ticks(a);
       leave_word(a, id, ticks);  // another life
       break;
     }
-    settle(c, 0);
+    settle(a, c, 0);
     return -ENOENT;
   }
 }
@@ -159,7 +163,7 @@ void enter_fill(Arena& a, std::uint32_t id) {
   std::uint32_t v = 0;
   // Only a transition that is bound to fail (it meets my FILLING word) can be in the way.
   while (!c.compare_exchange_weak(v, 1 | kF, std::memory_order_acq_rel)) {
-    if (v & kT) wait_settled(c);
+    if (v & kT) wait_settled(a, c);
     v = 0;
   }
 }
@@ -170,7 +174,7 @@ int give_back(Arena& a, std::uint32_t id, Ticks& ticks) {
   std::uint32_t v = c.load(std::memory_order_acquire);
   for (;;) {
     if (v & kT) {
-      if (!wait_settled(c)) return -ETIMEDOUT;
+      if (!wait_settled(a, c)) return -ETIMEDOUT;
       v = c.load(std::memory_order_acquire);
       continue;
     }
@@ -185,7 +189,7 @@ int give_back(Arena& a, std::uint32_t id, Ticks& ticks) {
     KVSHM_STEP("drop.last");  // semantics 26, 27: a look-up may revive the block right here
     if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acq_rel)) continue;
     const int rc = leave_word(a, id, ticks);
-    settle(c, 0);
+    settle(a, c, 0);
     return rc;
   }
 }
@@ -201,7 +205,7 @@ int publish_fill(Arena& a, std::uint32_t id, bool last) {
   std::uint32_t v = c.load(std::memory_order_acquire);
   for (;;) {
     if (v & kT) {
-      if (!wait_settled(c)) return -ETIMEDOUT;
+      if (!wait_settled(a, c)) return -ETIMEDOUT;
       v = c.load(std::memory_order_acquire);
       continue;
     }
@@ -218,7 +222,7 @@ int publish_fill(Arena& a, std::uint32_t id, bool last) {
       if (mine) break;
     }
     const bool ready = mine || (is_ready(w) && (w & a.me));
-    settle(c, ready ? (v & kCount) : v);
+    settle(a, c, ready ? (v & kCount) : v);
     if (mine) wake_fill(a, id);
     return mine ? 1 : ready ? 0 : -KVSHM_ENOTMINE;
   }

@@ -1,9 +1,8 @@
 // Holds and fill memberships of this process, and the shared transitions behind them.
 //
-// counts[id] is private memory:  [T:1][F:1][W:1][count:29]
+// counts[id] is private memory:  [T:1][F:1][count:30]
 //   T  somebody of this process is changing my bit in the word; its owner alone stores
 //   F  not known READY: a membership of a fill counts like a hold
-//   W  a thread sleeps until T goes
 //
 // Invariants
 //   C1  my bit in a word changes only 0 -> 1 or 1 -> 0 together with the count, under T

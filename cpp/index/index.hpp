@@ -47,10 +47,13 @@ struct Found {
 
 // Acquire, then compare the whole key. kHeld: one hold on a primary. kPending: id, seq.
 Found lookup(Arena& a, Key key, bool touch);
+// The same, trying `guess` (from prefetch_block) before the buckets.
+Found lookup_at(Arena& a, Key key, bool touch, std::uint32_t guess);
 // Guess without holding: bit 0 READY, bit 1 FILLING.
 unsigned peek(Arena& a, Key key);
 void prefetch_buckets(Arena& a, Key key);
-void prefetch_blocks(Arena& a, Key key);  // buckets already near
+// Buckets are near: fetches the block of the first entry with the key's tag, and names it.
+std::uint32_t prefetch_block(Arena& a, Key key);
 
 enum class Insert { kDone, kExists, kFull };
 // The key of `id` is completely written. kExists: *other is a block that has (had) the key.

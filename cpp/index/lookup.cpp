@@ -31,12 +31,15 @@ void prefetch_buckets(Arena& a, Key key) {
   __builtin_prefetch(bucket(a, s.b2));
 }
 
-void prefetch_blocks(Arena& a, Key key) {
+std::uint32_t prefetch_block(Arena& a, Key key) {
+  std::uint32_t first = kNone;
   each_candidate(a, key, [&](std::uint32_t id) {
     __builtin_prefetch(&a.hot[id], 1);
     __builtin_prefetch(&a.counts[id], 1);
-    return false;
+    first = id;
+    return true;
   });
+  return first;
 }
 
 unsigned frequency(std::uint32_t fd, std::uint32_t epoch) {
@@ -53,33 +56,47 @@ void touch_frequency(Arena& a, Hot& h) {
   if (to != fd) h.freq_depth.store(to, std::memory_order_relaxed);
 }
 
+namespace {
+
+// True: found, held.
+inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, Found* found) {
+  Hot& h = a.hot[id];
+  switch (take_ready(a, id, touch)) {
+    case Take::kHeld:
+      // The entry may be stale and the block reused, even as a duplicate of this very key, whose
+      // release would drop a primary that was never taken: that is a miss, too.
+      if (h.load_key() == key && !(h.flags.load(std::memory_order_relaxed) & kDuplicate)) {
+        if (touch) touch_frequency(a, h);
+        *found = {Take::kHeld, id, 0};
+        return true;
+      }
+      give_back(a, id);
+      return false;
+    case Take::kPending: {
+      // seq, then key: the key is 0 from EVICTING until it is written, so both are of one life
+      const std::uint64_t seq = h.seq.load(std::memory_order_acquire);
+      if (h.load_key() == key) *found = {Take::kPending, id, seq};
+      return false;
+    }
+    case Take::kMiss:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
 Found lookup(Arena& a, Key key, bool touch) {
   Found found;
-  each_candidate(a, key, [&](std::uint32_t id) {
-    Hot& h = a.hot[id];
-    switch (take_ready(a, id, touch)) {
-      case Take::kHeld:
-        // The entry may be stale and the block reused, even as a duplicate of this very key, whose
-        // release would drop a primary that was never taken: that is a miss, too.
-        if (h.load_key() == key && !(h.flags.load(std::memory_order_relaxed) & kDuplicate)) {
-          if (touch) touch_frequency(a, h);
-          found = {Take::kHeld, id, 0};
-          return true;
-        }
-        give_back(a, id);
-        return false;
-      case Take::kPending: {
-        // seq, then key: the key is 0 from EVICTING until it is written, so both are of one life
-        const std::uint64_t seq = h.seq.load(std::memory_order_acquire);
-        if (h.load_key() == key) found = {Take::kPending, id, seq};
-        return false;
-      }
-      case Take::kMiss:
-        return false;
-    }
-    return false;
-  });
+  each_candidate(a, key,
+                 [&](std::uint32_t id) { return try_block(a, id, key, touch, &found); });
   return found;
+}
+
+Found lookup_at(Arena& a, Key key, bool touch, std::uint32_t guess) {
+  Found found;
+  if (guess != kNone && try_block(a, guess, key, touch, &found)) return found;
+  return lookup(a, key, touch);
 }
 
 unsigned peek(Arena& a, Key key) {

@@ -6,17 +6,28 @@
 namespace kvshm {
 namespace {
 
-constexpr std::uint32_t kFar = 16, kNear = 8;
+// Stages 1 and 2 run ahead of the third; the block that stage 2 saw is remembered as its guess.
+class Pipeline {
+ public:
+  Pipeline(Arena& a, const kvshm_key* keys, std::uint32_t n) : a_(a), keys_(keys), n_(n) {
+    for (std::uint32_t i = 0; i < kFar && i < n; i++) prefetch_buckets(a, key(i));
+    for (std::uint32_t i = 0; i < kNear && i < n; i++) guess_[i] = prefetch_block(a, key(i));
+  }
+  Found look(std::uint32_t i, bool touch) {
+    if (i + kFar < n_) prefetch_buckets(a_, key(i + kFar));
+    const std::uint32_t guess = guess_[i % kNear];
+    if (i + kNear < n_) guess_[i % kNear] = prefetch_block(a_, key(i + kNear));
+    return lookup_at(a_, key(i), touch, guess);
+  }
 
-void run_in(Arena& a, const kvshm_key* keys, std::uint32_t n) {
-  for (std::uint32_t i = 0; i < kFar && i < n; i++) prefetch_buckets(a, Key::load(keys[i]));
-  for (std::uint32_t i = 0; i < kNear && i < n; i++) prefetch_blocks(a, Key::load(keys[i]));
-}
-
-void run_ahead(Arena& a, const kvshm_key* keys, std::uint32_t n, std::uint32_t i) {
-  if (i + kFar < n) prefetch_buckets(a, Key::load(keys[i + kFar]));
-  if (i + kNear < n) prefetch_blocks(a, Key::load(keys[i + kNear]));
-}
+ private:
+  static constexpr std::uint32_t kFar = 16, kNear = 8;
+  Key key(std::uint32_t i) const { return Key::load(keys_[i]); }
+  Arena& a_;
+  const kvshm_key* keys_;
+  std::uint32_t n_;
+  std::uint32_t guess_[kNear];
+};
 
 void count(Arena& a, const MatchCounts& c, bool touch) {
   a.count(kStat_lookups_total, c.hits + c.misses + c.pending);
@@ -32,10 +43,9 @@ std::uint32_t match_prefix(Arena& a, const kvshm_key* keys, std::uint32_t n, boo
                            std::uint32_t* ids, kvshm_handle* pending) {
   MatchCounts c;
   *pending = {0, KVSHM_NONE, 0};
-  run_in(a, keys, n);
+  Pipeline line(a, keys, n);
   for (std::uint32_t i = 0; i < n; i++) {
-    run_ahead(a, keys, n, i);
-    const Found f = lookup(a, Key::load(keys[i]), touch);
+    const Found f = line.look(i, touch);
     if (f.how != Take::kHeld) {
       if (f.how == Take::kPending) *pending = {f.seq, f.id, 0};
       c.misses += f.how == Take::kMiss;
@@ -52,10 +62,9 @@ std::uint32_t match_prefix(Arena& a, const kvshm_key* keys, std::uint32_t n, boo
 std::uint32_t match_each(Arena& a, const kvshm_key* keys, std::uint32_t n, bool touch,
                          std::uint32_t* ids) {
   MatchCounts c;
-  run_in(a, keys, n);
+  Pipeline line(a, keys, n);
   for (std::uint32_t i = 0; i < n; i++) {
-    run_ahead(a, keys, n, i);
-    const Found f = lookup(a, Key::load(keys[i]), touch);
+    const Found f = line.look(i, touch);
     ids[i] = f.how == Take::kHeld ? f.id : kNone;
     c.hits += f.how == Take::kHeld;
     c.misses += f.how == Take::kMiss;
