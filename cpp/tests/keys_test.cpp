@@ -258,6 +258,7 @@ TEST(Identity, LaterStructsAreTakenOnlyIfTheirNewFieldsAreZero) {
   EXPECT_EQ(derive(id.known).rc, -EINVAL);
 }
 
+// semantics 11
 TEST(Identity, BlockSizes) {
   const kvshm_identity base = plain();
   const std::vector<uint32_t> tokens(1024, 7);
