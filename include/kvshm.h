@@ -110,8 +110,13 @@ typedef struct kvshm_extra { /* what else tells blocks apart: salt, adapter, med
   uint32_t length;
   const void *data;
 } kvshm_extra;
-enum { KVSHM_EXTRA_SALT = 1, KVSHM_EXTRA_ADAPTER, KVSHM_EXTRA_MEDIA, KVSHM_EXTRA_GROUP,
-       KVSHM_EXTRA_OTHER };
+enum {
+  KVSHM_EXTRA_SALT = 1,
+  KVSHM_EXTRA_ADAPTER,
+  KVSHM_EXTRA_MEDIA,
+  KVSHM_EXTRA_GROUP,
+  KVSHM_EXTRA_OTHER
+};
 
 /* key: secret of all keys of this identity; fingerprint: what an arena is compared by. */
 KVSHM_API int kvshm_identity_derive(const kvshm_identity *id, uint8_t key[32],
@@ -140,9 +145,10 @@ enum {
 
 typedef struct kvshm_options {
   size_t size;
-  uint64_t bytes;       /* of the whole object, metadata included; 0 = from blocks */
-  uint64_t block_bytes; /* multiple of 64; 0 = blocks without data (replay, tests); attach: 0 = any */
-  uint64_t blocks;      /* 0 = as many as fit into bytes */
+  uint64_t bytes; /* of the whole object, metadata included; 0 = from blocks */
+  uint64_t
+      block_bytes; /* multiple of 64; 0 = blocks without data (replay, tests); attach: 0 = any */
+  uint64_t blocks; /* 0 = as many as fit into bytes */
   const kvshm_identity *identity; /* NULL = a raw arena, or attach to whatever is there */
   const char *dir;                /* NULL = the shm mount; else a tmpfs or hugetlbfs directory */
   const char *label;              /* of this process, for the inspector; NULL = its command name */
@@ -155,16 +161,19 @@ typedef struct kvshm_options {
   uint32_t reap_ms; /* helper's interval; 0 = 500 */
   uint64_t reserved[8];
 } kvshm_options;
-#define KVSHM_OPTIONS_INIT                                                                \
-  {sizeof(kvshm_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, KVSHM_NUMA_AUTO, 0, {0, 0, 0, 0, 0, 0, 0, 0}}
+#define KVSHM_OPTIONS_INIT                                                       \
+  {sizeof(kvshm_options),   0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, KVSHM_NUMA_AUTO, 0, \
+   {0, 0, 0, 0, 0, 0, 0, 0}}
 
 /* Attach, or create if there is none; of several racing processes one creates, the others wait.
  * name "auto" = user + identity. Errors: -KVSHM_EIDENTITY, -KVSHM_EGEOMETRY, -KVSHM_ELAYOUT,
  * -KVSHM_ENOTREADY, -KVSHM_ENOSLOT, -KVSHM_EUNSUPPORTED, -ENOSPC (mount too small), -ENOMEM,
  * -EACCES, -EBADMSG (damaged). */
 KVSHM_API int kvshm_open(kvshm_arena **out, const char *name, const kvshm_options *opts);
-KVSHM_API int kvshm_create(kvshm_arena **out, const char *name, const kvshm_options *opts); /* -EEXIST */
-KVSHM_API int kvshm_attach(kvshm_arena **out, const char *name, const kvshm_options *opts); /* -ENOENT */
+KVSHM_API int kvshm_create(kvshm_arena **out, const char *name,
+                           const kvshm_options *opts); /* -EEXIST */
+KVSHM_API int kvshm_attach(kvshm_arena **out, const char *name,
+                           const kvshm_options *opts); /* -ENOENT */
 /* Detach: waits until no other call runs, gives back all holds and leases. -EBUSY at the time-out
  * (nothing changed). The handle is dead afterwards; its use says -KVSHM_ECLOSED, as does a second
  * close. The arena itself stays. */
@@ -190,11 +199,11 @@ KVSHM_API int kvshm_get_info(kvshm_arena *a, kvshm_info *out);
 
 /* ---- filling blocks -------------------------------------------------------------------------- */
 
-enum { /* flags of an allocation */
-  KVSHM_QUIET = 1,    /* do not announce: the key shows only when registered */
-  KVSHM_NO_CACHE = 2, /* closed at its last release */
-  KVSHM_UNCHAINED = 4, /* keys[i-1] is not the parent of keys[i] */
-  KVSHM_NO_EVICT = 8   /* free blocks only */
+enum {                      /* flags of an allocation */
+       KVSHM_QUIET = 1,     /* do not announce: the key shows only when registered */
+       KVSHM_NO_CACHE = 2,  /* closed at its last release */
+       KVSHM_UNCHAINED = 4, /* keys[i-1] is not the parent of keys[i] */
+       KVSHM_NO_EVICT = 8   /* free blocks only */
 };
 typedef struct kvshm_fill_options {
   size_t size;
@@ -215,16 +224,16 @@ typedef struct kvshm_evicted { /* keys that an allocation pushed out */
   size_t count; /* set by the call; more than cap = the rest was not stored */
 } kvshm_evicted;
 
-enum { /* what became of each key at allocate (announced) and at register */
-  KVSHM_ST_NONE = 0,      /* no key given */
-  KVSHM_ST_ANNOUNCED = 1, /* others can find and await it */
-  KVSHM_ST_EXISTS = 2,    /* another block of this key is READY: match it, or fill privately */
-  KVSHM_ST_PENDING = 3,   /* another process is filling it: wait, or fill privately */
-  KVSHM_ST_FULL = 4,      /* no index entry free: will stay private */
-  KVSHM_ST_PRIMARY = 5,   /* registered, indexed */
-  KVSHM_ST_DUPLICATE = 6, /* registered beside the present block */
-  KVSHM_ST_PRESENT = 7,   /* policy reject: mine was closed, the present block is held instead */
-  KVSHM_ST_PRIVATE = 8    /* registered without an index entry */
+enum {                         /* what became of each key at allocate (announced) and at register */
+       KVSHM_ST_NONE = 0,      /* no key given */
+       KVSHM_ST_ANNOUNCED = 1, /* others can find and await it */
+       KVSHM_ST_EXISTS = 2,    /* another block of this key is READY: match it, or fill privately */
+       KVSHM_ST_PENDING = 3,   /* another process is filling it: wait, or fill privately */
+       KVSHM_ST_FULL = 4,      /* no index entry free: will stay private */
+       KVSHM_ST_PRIMARY = 5,   /* registered, indexed */
+       KVSHM_ST_DUPLICATE = 6, /* registered beside the present block */
+       KVSHM_ST_PRESENT = 7, /* policy reject: mine was closed, the present block is held instead */
+       KVSHM_ST_PRIVATE = 8  /* registered without an index entry */
 };
 
 /* n blocks or none. Holds each as its filler until register, publish or abort. keys may be NULL (give
@@ -287,20 +296,19 @@ KVSHM_API int kvshm_drop(kvshm_arena *a, const kvshm_handle *h, uint32_t n);
 KVSHM_API int kvshm_handle_of(kvshm_arena *a, uint32_t id, kvshm_handle *out);
 
 /* The longest prefix of keys that is READY: its length n; ids[0..n) are held by *lease (n = 0: *lease = 0). */
-KVSHM_API int64_t kvshm_match(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
-                              uint32_t *ids, kvshm_lease *lease);
+KVSHM_API int64_t kvshm_match(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys, uint32_t *ids,
+                              kvshm_lease *lease);
 /* With flags, a tag for the inspector, and the fill that the first miss waits for ({0}: none). */
 KVSHM_API int64_t kvshm_match_with(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
-                                   uint32_t flags, uint64_t tag, uint32_t *ids,
-                                   kvshm_lease *lease, kvshm_handle *pending);
+                                   uint32_t flags, uint64_t tag, uint32_t *ids, kvshm_lease *lease,
+                                   kvshm_handle *pending);
 /* Every key by itself: ids[i] = block or KVSHM_NONE. Returns the hits; the lease has one hold a hit. */
 KVSHM_API int64_t kvshm_match_scattered(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
                                         uint32_t flags, uint64_t tag, uint32_t *ids,
                                         kvshm_lease *lease);
 /* The distinct blocks among keys: ids[j] and which[j] (index of its first key) for j < return. */
-KVSHM_API int64_t kvshm_scan(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
-                             uint32_t flags, uint64_t tag, uint32_t *ids, uint32_t *which,
-                             kvshm_lease *lease);
+KVSHM_API int64_t kvshm_scan(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys, uint32_t flags,
+                             uint64_t tag, uint32_t *ids, uint32_t *which, kvshm_lease *lease);
 enum { KVSHM_IN_G2 = 1, KVSHM_IN_G3 = 2, KVSHM_IN_G4 = 4, KVSHM_IS_FILLING = 8 };
 /* Holds and touches nothing; a guess by the time you read it. mask: nkeys bytes. Returns how many are not 0. */
 KVSHM_API int64_t kvshm_presence(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
@@ -352,41 +360,41 @@ KVSHM_API int kvshm_tick(kvshm_arena *a);
 
 /* Statistics: gauges are counted by a walk over all blocks; totals are summed over all slots, dead
  * ones included. One list gives the struct and the names that Python, JSON and Prometheus use. */
-#define KVSHM_GAUGE_FIELDS(X)                                                              \
-  X(blocks_total, "blocks in the arena")                                                   \
-  X(blocks_free, "blocks that are empty")                                                  \
-  X(blocks_filling, "blocks being filled")                                                 \
-  X(blocks_held, "READY blocks that somebody holds")                                       \
-  X(blocks_inactive, "READY blocks that nobody holds: matchable and evictable")            \
-  X(blocks_evicting, "blocks on their way to FREE or to a new life")                       \
+#define KVSHM_GAUGE_FIELDS(X)                                                   \
+  X(blocks_total, "blocks in the arena")                                        \
+  X(blocks_free, "blocks that are empty")                                       \
+  X(blocks_filling, "blocks being filled")                                      \
+  X(blocks_held, "READY blocks that somebody holds")                            \
+  X(blocks_inactive, "READY blocks that nobody holds: matchable and evictable") \
+  X(blocks_evicting, "blocks on their way to FREE or to a new life")            \
   X(slots_used, "attached processes, dead ones not yet reaped included")
-#define KVSHM_COUNTER_FIELDS(X)                                                            \
-  X(lookups_total, "keys asked for")                                                       \
-  X(hits_total, "keys found and held")                                                     \
-  X(misses_total, "keys not found")                                                        \
-  X(pending_total, "keys found being filled")                                              \
-  X(touches_total, "uses counted for eviction")                                            \
-  X(allocated_total, "blocks allocated")                                                   \
-  X(alloc_refused_total, "allocations refused for want of space")                          \
-  X(rollbacks_total, "allocations that claimed victims and gave them back")                \
-  X(evicted_total, "blocks evicted for an allocation")                                     \
-  X(evict_steps_total, "chain steps walked to a cached leaf")                              \
-  X(removed_total, "blocks evicted on request (evict, clear, reset)")                      \
-  X(registered_total, "blocks published with an index entry")                              \
-  X(duplicates_total, "blocks published as duplicates")                                    \
-  X(dup_pending_total, "of these, because the key was being filled elsewhere")             \
-  X(rejected_total, "blocks closed because their key was present")                         \
-  X(private_total, "blocks published without an index entry")                              \
-  X(aborted_total, "fills left without being published")                                   \
-  X(released_total, "holds given back")                                                    \
-  X(revived_total, "last drops overtaken by a new hold")                                   \
-  X(closed_total, "blocks closed at their last release")                                   \
-  X(waits_total, "waits for a fill or for space")                                          \
-  X(reaped_slots_total, "dead slots cleared")                                              \
-  X(reaped_holds_total, "holds of dead processes given back")                              \
-  X(reaped_fills_total, "fills of dead processes given back")                              \
-  X(copy_in_bytes_total, "bytes copied into blocks")                                       \
-  X(copy_out_bytes_total, "bytes copied out of blocks")                                    \
+#define KVSHM_COUNTER_FIELDS(X)                                                \
+  X(lookups_total, "keys asked for")                                           \
+  X(hits_total, "keys found and held")                                         \
+  X(misses_total, "keys not found")                                            \
+  X(pending_total, "keys found being filled")                                  \
+  X(touches_total, "uses counted for eviction")                                \
+  X(allocated_total, "blocks allocated")                                       \
+  X(alloc_refused_total, "allocations refused for want of space")              \
+  X(rollbacks_total, "allocations that claimed victims and gave them back")    \
+  X(evicted_total, "blocks evicted for an allocation")                         \
+  X(evict_steps_total, "chain steps walked to a cached leaf")                  \
+  X(removed_total, "blocks evicted on request (evict, clear, reset)")          \
+  X(registered_total, "blocks published with an index entry")                  \
+  X(duplicates_total, "blocks published as duplicates")                        \
+  X(dup_pending_total, "of these, because the key was being filled elsewhere") \
+  X(rejected_total, "blocks closed because their key was present")             \
+  X(private_total, "blocks published without an index entry")                  \
+  X(aborted_total, "fills left without being published")                       \
+  X(released_total, "holds given back")                                        \
+  X(revived_total, "last drops overtaken by a new hold")                       \
+  X(closed_total, "blocks closed at their last release")                       \
+  X(waits_total, "waits for a fill or for space")                              \
+  X(reaped_slots_total, "dead slots cleared")                                  \
+  X(reaped_holds_total, "holds of dead processes given back")                  \
+  X(reaped_fills_total, "fills of dead processes given back")                  \
+  X(copy_in_bytes_total, "bytes copied into blocks")                           \
+  X(copy_out_bytes_total, "bytes copied out of blocks")                        \
   X(misuse_total, "calls refused because the caller held nothing of the kind")
 
 #define KVSHM_STAT_MEMBER(name, text) uint64_t name;
@@ -400,8 +408,13 @@ KVSHM_API int kvshm_get_stats(kvshm_arena *a, kvshm_stats *out); /* set out->siz
 /* Only this process's counters; gauges are 0. */
 KVSHM_API int kvshm_get_own_stats(kvshm_arena *a, kvshm_stats *out);
 
-enum { KVSHM_FREE = 0, KVSHM_FILLING = 1, KVSHM_READY = 2, KVSHM_EVICTING = 3,
-       KVSHM_READY_LAST = 6 };
+enum {
+  KVSHM_FREE = 0,
+  KVSHM_FILLING = 1,
+  KVSHM_READY = 2,
+  KVSHM_EVICTING = 3,
+  KVSHM_READY_LAST = 6
+};
 enum { KVSHM_F_DUPLICATE = 1, KVSHM_F_ANNOUNCED = 2, KVSHM_F_FAILED = 4, KVSHM_F_PRIVATE = 8 };
 
 typedef struct kvshm_block_info { /* a snapshot; fields are not mutually consistent */
@@ -450,12 +463,12 @@ KVSHM_API const kvshm_block_record *kvshm_block_table(kvshm_arena *a, uint64_t *
 
 typedef struct kvshm_policy { /* what the built-in scorer goes by; versioned, shared by all */
   size_t size;
-  uint64_t version;        /* counted up by set */
+  uint64_t version; /* counted up by set */
   char name[32];
-  uint32_t sample;         /* candidates looked at, 1-64 */
-  uint32_t second_chance;  /* 1: a clock count > 0 spares a candidate once each */
-  uint32_t shift[16];      /* age >> shift[frequency]; the oldest goes */
-  uint32_t age_period;     /* frequencies halve every so many allocations per block; 0 = never */
+  uint32_t sample;        /* candidates looked at, 1-64 */
+  uint32_t second_chance; /* 1: a clock count > 0 spares a candidate once each */
+  uint32_t shift[16];     /* age >> shift[frequency]; the oldest goes */
+  uint32_t age_period;    /* frequencies halve every so many allocations per block; 0 = never */
   uint32_t zero;
 } kvshm_policy;
 #define KVSHM_POLICY_INIT {sizeof(kvshm_policy)}

@@ -169,8 +169,7 @@ int remove_object(const char* name, const char* dir, bool force) {
   if (int rc = check_name(name)) return rc;
   const std::string path = object_path(dir, name);
   File f(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!f)
-    return fail(-errno, "arena %s (%s): %s", name, path.c_str(), std::strerror(errno));
+  if (!f) return fail(-errno, "arena %s (%s): %s", name, path.c_str(), std::strerror(errno));
   if (int rc = lock_byte_until(f.get(), true, kCreationByte, now_ms() + 5000))
     return fail(rc == -ETIMEDOUT ? -EBUSY : rc, "arena %s is being made, joined or removed", name);
   if (!same_object(f.get(), path.c_str())) return -ENOENT;
@@ -182,9 +181,10 @@ int remove_object(const char* name, const char* dir, bool force) {
   std::uint64_t magic = 0;
   if (pread(f.get(), &magic, sizeof magic, 0) == ssize_t(sizeof magic) && magic == kMagic) {
     struct stat st;
-    void* p = fstat(f.get(), &st) == 0 && st.st_size >= off_t(sizeof(Superblock))
-                  ? mmap(nullptr, mount_page(f.get()), PROT_READ | PROT_WRITE, MAP_SHARED, f.get(), 0)
-                  : MAP_FAILED;
+    void* p =
+        fstat(f.get(), &st) == 0 && st.st_size >= off_t(sizeof(Superblock))
+            ? mmap(nullptr, mount_page(f.get()), PROT_READ | PROT_WRITE, MAP_SHARED, f.get(), 0)
+            : MAP_FAILED;
     if (p != MAP_FAILED) {
       // release: who reads it afterwards answers -ESTALE
       static_cast<Superblock*>(p)->dead.store(1, std::memory_order_release);

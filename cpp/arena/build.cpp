@@ -96,7 +96,8 @@ int build_object(Arena& a, int fd, const kvshm_options& o, std::int64_t deadline
                   "size %llu is too small: %llu block(s) of %llu bytes with metadata need %llu",
                   (unsigned long long)o.bytes, (unsigned long long)(o.blocks ? o.blocks : 1),
                   (unsigned long long)o.block_bytes, (unsigned long long)least.bytes);
-    return fail(-EINVAL, "size %llu, block_bytes %llu, blocks %llu: wanted a size or a number of "
+    return fail(-EINVAL,
+                "size %llu, block_bytes %llu, blocks %llu: wanted a size or a number of "
                 "blocks, and block_bytes a multiple of 64",
                 (unsigned long long)o.bytes, (unsigned long long)o.block_bytes,
                 (unsigned long long)o.blocks);
@@ -142,8 +143,9 @@ Look inspect_object(Arena& a, int fd, const kvshm_options& o, int* rc) {
   const ssize_t n = pread(fd, static_cast<void*>(copy.get()), sizeof sb, 0);
   if (n != ssize_t(sizeof sb)) {
     if (st.st_size == 0 || n < 0) return Look::kUnfinished;
-    *rc = fail(-KVSHM_ELAYOUT, "%s is no kvshm arena (%lld bytes); remove it with `kvshm rm --force`",
-               a.path.c_str(), (long long)st.st_size);
+    *rc =
+        fail(-KVSHM_ELAYOUT, "%s is no kvshm arena (%lld bytes); remove it with `kvshm rm --force`",
+             a.path.c_str(), (long long)st.st_size);
     return Look::kBad;
   }
   const std::uint64_t magic = sb.magic.load(std::memory_order_relaxed);
@@ -164,18 +166,18 @@ Look inspect_object(Arena& a, int fd, const kvshm_options& o, int* rc) {
   }
   Geometry g{};
   if (!compute_geometry(0, sb.geometry.block_bytes, sb.geometry.blocks, mount_page(fd), &g) ||
-      (g.bytes = sb.geometry.bytes, !same_geometry(g, sb.geometry)) || g.data_off + g.blocks * g.block_bytes > g.bytes ||
-      std::uint64_t(st.st_size) < g.bytes) {
+      (g.bytes = sb.geometry.bytes, !same_geometry(g, sb.geometry)) ||
+      g.data_off + g.blocks * g.block_bytes > g.bytes || std::uint64_t(st.st_size) < g.bytes) {
     *rc = fail(-EBADMSG, "%s is damaged: its geometry does not add up (%lld bytes on the mount)",
                a.path.c_str(), (long long)st.st_size);
     return Look::kBad;
   }
   if (o.block_bytes && o.block_bytes != g.block_bytes) {
-    *rc = fail(-KVSHM_EGEOMETRY,
-               "arena %s has blocks of %llu bytes, %llu wanted; one arena has one block size: take "
-               "another name for the other model",
-               a.name.c_str(), (unsigned long long)g.block_bytes,
-               (unsigned long long)o.block_bytes);
+    *rc =
+        fail(-KVSHM_EGEOMETRY,
+             "arena %s has blocks of %llu bytes, %llu wanted; one arena has one block size: take "
+             "another name for the other model",
+             a.name.c_str(), (unsigned long long)g.block_bytes, (unsigned long long)o.block_bytes);
     return Look::kBad;
   }
   if (o.identity) {
@@ -185,7 +187,8 @@ Look inspect_object(Arena& a, int fd, const kvshm_options& o, int* rc) {
       char mine[400] = "?";
       kvshm_identity_text(o.identity, mine, sizeof mine);
       sb.identity[sizeof sb.identity - 1] = 0;
-      *rc = fail(-KVSHM_EIDENTITY, "arena %s belongs to %.240s, this process is %.240s; take another name",
+      *rc = fail(-KVSHM_EIDENTITY,
+                 "arena %s belongs to %.240s, this process is %.240s; take another name",
                  a.name.c_str(), sb.raw ? "no model (raw)" : sb.identity, mine);
       return Look::kBad;
     }

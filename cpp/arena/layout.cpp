@@ -75,14 +75,31 @@ bool same_geometry(const Geometry& a, const Geometry& b) {
 }
 
 std::uint64_t layout_hash() {
-  const std::uint64_t facts[] = {
-      KVSHM_LAYOUT_VERSION, kSlots,       sizeof(Superblock), sizeof(SlotRecord),
-      sizeof(Hot),          sizeof(Cold), sizeof(Geometry),   sizeof(PolicyTable),
-      sizeof(Tenant),       sizeof(Mark), sizeof(Event),      sizeof(Ghost),
-      kRegionBlocks,        kLeaseLines,  kTouchRing,         kHistograms * kBuckets,
-      kIndexWays,           kTenants,     kMarks,             kEvents,
-      kStatRoom,            offsetof(Superblock, policy), offsetof(Superblock, identity),
-      offsetof(SlotRecord, stats), offsetof(SlotRecord, leases)};
+  const std::uint64_t facts[] = {KVSHM_LAYOUT_VERSION,
+                                 kSlots,
+                                 sizeof(Superblock),
+                                 sizeof(SlotRecord),
+                                 sizeof(Hot),
+                                 sizeof(Cold),
+                                 sizeof(Geometry),
+                                 sizeof(PolicyTable),
+                                 sizeof(Tenant),
+                                 sizeof(Mark),
+                                 sizeof(Event),
+                                 sizeof(Ghost),
+                                 kRegionBlocks,
+                                 kLeaseLines,
+                                 kTouchRing,
+                                 kHistograms * kBuckets,
+                                 kIndexWays,
+                                 kTenants,
+                                 kMarks,
+                                 kEvents,
+                                 kStatRoom,
+                                 offsetof(Superblock, policy),
+                                 offsetof(Superblock, identity),
+                                 offsetof(SlotRecord, stats),
+                                 offsetof(SlotRecord, leases)};
   std::uint64_t h = 1469598103934665603ULL;  // FNV-1a, by 64-bit steps
   for (std::uint64_t f : facts) h = (h ^ f) * 1099511628211ULL;
   return h;

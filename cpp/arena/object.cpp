@@ -18,7 +18,8 @@ int check_name(const char* name) {
     ok = alnum || (i && (c == '_' || c == '-'));
   }
   if (ok) return 0;
-  return fail(-EINVAL, "arena name '%.80s': wanted 1-63 of a-z 0-9 _ -, beginning with a letter or digit",
+  return fail(-EINVAL,
+              "arena name '%.80s': wanted 1-63 of a-z 0-9 _ -, beginning with a letter or digit",
               name ? name : "(null)");
 }
 

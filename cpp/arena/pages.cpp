@@ -40,9 +40,8 @@ int place(Arena& a, std::int32_t numa) {
   if (numa >= int(nodes) || numa < KVSHM_NUMA_INTERLEAVE)
     return fail(-KVSHM_EUNSUPPORTED, "NUMA node %d wanted, this host has nodes 0-%u", numa,
                 nodes - 1);
-  const unsigned long mask = numa == KVSHM_NUMA_INTERLEAVE
-                                 ? (nodes >= 64 ? ~0ul : (1ul << nodes) - 1)
-                                 : 1ul << numa;
+  const unsigned long mask =
+      numa == KVSHM_NUMA_INTERLEAVE ? (nodes >= 64 ? ~0ul : (1ul << nodes) - 1) : 1ul << numa;
   const int how = numa == KVSHM_NUMA_INTERLEAVE ? MPOL_INTERLEAVE : MPOL_BIND;
   if (syscall(SYS_mbind, a.base, a.geometry.bytes, how, &mask, 65ul, 0u) == 0) return 0;
   if (errno == ENOSYS && nodes == 1) return 0;  // a kernel without NUMA has just this node
@@ -108,10 +107,11 @@ int reserve_pages(Arena& a, int fd, const kvshm_options& o, std::int64_t deadlin
   }
   a.page_bytes = measured_page_bytes(a);
   if (o.huge == KVSHM_REQUIRE && a.page_bytes < kHugePage)
-    return fail(-KVSHM_EUNSUPPORTED,
-                "2 MiB pages required, %s gives 4 KiB; mount a tmpfs with huge=advise (or hugetlbfs) "
-                "and pass it as dir; `kvshm doctor` says how",
-                a.path.c_str());
+    return fail(
+        -KVSHM_EUNSUPPORTED,
+        "2 MiB pages required, %s gives 4 KiB; mount a tmpfs with huge=advise (or hugetlbfs) "
+        "and pass it as dir; `kvshm doctor` says how",
+        a.path.c_str());
   return 0;
 }
 

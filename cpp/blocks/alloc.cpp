@@ -126,8 +126,7 @@ int claim_all(Arena& a, std::uint32_t n, bool evict, std::uint32_t* ids, Claim* 
   unclaim(a, *c, ids);
   reap_dead(a, nullptr);
   File f(open_object(a, O_RDWR));
-  const bool locked =
-      f && lock_byte_until(f.get(), true, kAllocationByte, now_ms() + 50) == 0;
+  const bool locked = f && lock_byte_until(f.get(), true, kAllocationByte, now_ms() + 50) == 0;
   *c = claim(a, n, evict, ids);
   const bool all = c->free + c->victims == n;
   if (!all) unclaim(a, *c, ids);

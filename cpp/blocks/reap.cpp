@@ -7,8 +7,7 @@ namespace kvshm {
 namespace {
 
 void stamp(Arena& a, Hot& h) {
-  h.stamp.store(a.sb->tick.fetch_add(1, std::memory_order_relaxed) + 1,
-                std::memory_order_relaxed);
+  h.stamp.store(a.sb->tick.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 }  // namespace

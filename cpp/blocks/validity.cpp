@@ -87,7 +87,8 @@ struct Checker {
     if (s != kFree && s != kFilling && s != kReady && s != kEvicting && s != kReadyLast)
       report(1, id, "a state that does not exist");
     if (s == kFree && who) report(1, id, "FREE with holders");
-    if ((s == kFilling || s == kReadyLast) && !who) report(1, id, "FILLING or READY_LAST without holder");
+    if ((s == kFilling || s == kReadyLast) && !who)
+      report(1, id, "FILLING or READY_LAST without holder");
     if (s == kEvicting && std::popcount(who) != 1) report(1, id, "EVICTING without one holder");
     if ((w & kGenMask) != gen_bits(seq)) report(2, id, "generation is not the low bits of seq");
     if (is_ready(w)) {
@@ -129,8 +130,9 @@ struct Checker {
 }  // namespace
 
 std::int64_t check_arena(Arena& a, kvshm_broken_fn fn, void* user) {
-  Checker c{a, fn, user, 0, std::unique_ptr<std::uint8_t[]>(new (std::nothrow)
-                                                              std::uint8_t[a.nblocks]()), 0};
+  Checker c{
+      a, fn, user, 0, std::unique_ptr<std::uint8_t[]>(new (std::nothrow) std::uint8_t[a.nblocks]()),
+      0};
   if (!c.entries) return -ENOMEM;
   c.slots();
   c.index();

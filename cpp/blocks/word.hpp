@@ -49,7 +49,8 @@ constexpr word_t touched(word_t w) {  // clock + 1, saturating at 3
   return (w & kClockMask) == kClockMask ? w : w + (word_t{1} << kClockShift);
 }
 constexpr bool is_ready(word_t w) { return (state(w) & 3) == kReady; }  // READY or READY_LAST
-static_assert(is_ready(word_t{kReadyLast} << kStateShift) && is_ready(word_t{kReady} << kStateShift));
+static_assert(is_ready(word_t{kReadyLast} << kStateShift) &&
+              is_ready(word_t{kReady} << kStateShift));
 static_assert(!is_ready(word_t{kEvicting} << kStateShift));
 
 }  // namespace kvshm

@@ -36,7 +36,8 @@ int kvshm_reset_inactive(kvshm_arena* h, uint64_t* expected, uint64_t* actual) {
   if (expected) *expected = s.blocks_total;
   if (actual) *actual = s.blocks_free;
   if (s.blocks_free == s.blocks_total) return 0;
-  return fail(-EBUSY, "reset: %llu blocks expected to be free, %llu are; the rest is held or filling",
+  return fail(-EBUSY,
+              "reset: %llu blocks expected to be free, %llu are; the rest is held or filling",
               (unsigned long long)s.blocks_total, (unsigned long long)s.blocks_free);
 }
 
@@ -54,7 +55,8 @@ int kvshm_reap(kvshm_arena* h, kvshm_reap_report* report) {
 
 int kvshm_tick(kvshm_arena* h) { return kvshm_reap(h, nullptr); }
 
-#define KVSHM_ADD(name, text) out->name += a.slots[s].stats[kStat_##name].load(std::memory_order_relaxed);
+#define KVSHM_ADD(name, text) \
+  out->name += a.slots[s].stats[kStat_##name].load(std::memory_order_relaxed);
 int kvshm_get_stats(kvshm_arena* h, kvshm_stats* out) {
   if (!out || out->size < sizeof *out) return -EINVAL;
   Call call(h, Dead::kAllow);
@@ -135,5 +137,4 @@ int64_t kvshm_is_valid(kvshm_arena* h, kvshm_broken_fn fn, void* user) {
   if (call.rc()) return call.rc();
   return check_arena(*call, fn, user);
 }
-
 }

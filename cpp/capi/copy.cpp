@@ -1,8 +1,9 @@
+#include "device/copy.hpp"
+
 #include <errno.h>
 
 #include "blocks/counts.hpp"
 #include "capi/call.hpp"
-#include "device/copy.hpp"
 
 using namespace kvshm;
 
@@ -47,5 +48,4 @@ int kvshm_copy_out(kvshm_arena* h, kvshm_handle b, uint64_t offset, void* dst, u
 
 void kvshm_stream_copy(void* dst, const void* src, size_t n) { stream_copy(dst, src, n); }
 const char* kvshm_stream_copy_variant(void) { return stream_copy_variant(); }
-
 }

@@ -10,8 +10,7 @@ using namespace kvshm;
 namespace {
 
 int read_options(Arena& a, std::uint32_t n, const kvshm_fill_options* o, FillSpec* s) {
-  if (n > a.nblocks)
-    return fail(-EINVAL, "%u blocks wanted, the arena has %u", n, a.nblocks);
+  if (n > a.nblocks) return fail(-EINVAL, "%u blocks wanted, the arena has %u", n, a.nblocks);
   if (!o) return 0;
   if (o->size < sizeof *o) return fail(-EINVAL, "kvshm_fill_options.size: use the INIT macro");
   s->flags = o->flags;
@@ -23,7 +22,8 @@ int read_options(Arena& a, std::uint32_t n, const kvshm_fill_options* o, FillSpe
   if (s->parts > KVSHM_MAX_PARTS)
     return fail(-EINVAL, "%u parts wanted, at most %u", s->parts, KVSHM_MAX_PARTS);
   if (s->priority > 100) return fail(-EINVAL, "priority %u: wanted 0-100", s->priority);
-  if (s->tenant >= kTenants) return fail(-EINVAL, "tenant %u: wanted 0-%u", s->tenant, kTenants - 1);
+  if (s->tenant >= kTenants)
+    return fail(-EINVAL, "tenant %u: wanted 0-%u", s->tenant, kTenants - 1);
   if (s->flags & ~std::uint32_t(KVSHM_QUIET | KVSHM_NO_CACHE | KVSHM_UNCHAINED | KVSHM_NO_EVICT))
     return fail(-EINVAL, "unknown flags %#x", s->flags);
   if (s->parent.seq) {
@@ -159,5 +159,4 @@ int kvshm_abort(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
   }
   return first;
 }
-
 }

@@ -57,5 +57,4 @@ const char* kvshm_strerror(int code) {
 }
 
 const char* kvshm_last_error(void) { return kvshm::last_error(); }
-
 }

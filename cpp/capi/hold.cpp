@@ -12,14 +12,16 @@ using namespace kvshm;
 namespace {
 
 int in_range(Arena& a, kvshm_handle h) {
-  return a.in_range(h.id) && h.seq ? 0 : fail(-EINVAL, "block %u out of range (%u blocks)", h.id,
-                                              a.nblocks);
+  return a.in_range(h.id) && h.seq
+             ? 0
+             : fail(-EINVAL, "block %u out of range (%u blocks)", h.id, a.nblocks);
 }
 
 void count_one(Arena& a, Take how, bool touch) {
   a.count(kStat_lookups_total);
-  a.count(how == Take::kHeld ? kStat_hits_total
-          : how == Take::kPending ? kStat_pending_total : kStat_misses_total);
+  a.count(how == Take::kHeld      ? kStat_hits_total
+          : how == Take::kPending ? kStat_pending_total
+                                  : kStat_misses_total);
   if (how == Take::kHeld && touch) a.count(kStat_touches_total);
 }
 
@@ -106,5 +108,4 @@ void* kvshm_block_data(kvshm_arena* h, uint32_t id) {
   if (call.rc() || !call->in_range(id) || !call->block_bytes) return nullptr;
   return call->data + std::uint64_t(id) * call->block_bytes;
 }
-
 }

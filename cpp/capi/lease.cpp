@@ -63,8 +63,7 @@ int kvshm_lease_make(kvshm_arena* h, const kvshm_handle* b, uint32_t n, uint64_t
   return lease_of(*call, b, n, tag, lease);
 }
 
-int kvshm_pin(kvshm_arena* h, const kvshm_handle* b, uint32_t n, uint64_t tag,
-              kvshm_lease* lease) {
+int kvshm_pin(kvshm_arena* h, const kvshm_handle* b, uint32_t n, uint64_t tag, kvshm_lease* lease) {
   Call call(h);
   if (call.rc()) return call.rc();
   if (!lease || !b || !n) return fail(-EINVAL, "a pin needs at least one block");
@@ -78,5 +77,4 @@ int kvshm_pin(kvshm_arena* h, const kvshm_handle* b, uint32_t n, uint64_t tag,
   while (got > 0) release_hold(*call, b[--got].id, ticks);
   return rc;
 }
-
 }

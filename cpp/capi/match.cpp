@@ -1,3 +1,5 @@
+#include "index/match.hpp"
+
 #include <errno.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
 #include "index/index.hpp"
-#include "index/match.hpp"
 
 using namespace kvshm;
 
@@ -107,5 +108,4 @@ int64_t kvshm_presence(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint8_
   }
   return present;
 }
-
 }

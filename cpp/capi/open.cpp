@@ -140,9 +140,8 @@ int kvshm_get_info(kvshm_arena* h, kvshm_info* out) {
   out->numa = measured_node(a);
   std::snprintf(out->name, sizeof out->name, "%s", a.name.c_str());
   std::snprintf(out->path, sizeof out->path, "%s", a.path.c_str());
-  std::snprintf(out->identity, sizeof out->identity, "%.*s",
-                int(sizeof a.sb->identity), a.sb->identity);
+  std::snprintf(out->identity, sizeof out->identity, "%.*s", int(sizeof a.sb->identity),
+                a.sb->identity);
   return 0;
 }
-
 }

@@ -79,5 +79,4 @@ int64_t kvshm_marks_left(kvshm_arena* h) {
   if (call.rc()) return call.rc();
   return int64_t(marks_left(*call));
 }
-
 }

@@ -9,7 +9,7 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::uint32_t kLookAtAll = 64, kMaxScan = 65536;
 constexpr unsigned kRun = 8, kTries = 8;
 
-struct Score {  // greater goes first
+struct Score {               // greater goes first
   std::uint32_t reluctance;  // its priority
   std::uint32_t age;
   bool worse_than(const Score& o) const {

@@ -63,8 +63,7 @@ bool pop_mark(Arena& a, std::uint32_t* id, std::uint64_t* seq) {
     if (tail == a.sb->marks_head.load(std::memory_order_acquire)) return false;
     Mark& m = a.marks[tail % kMarks];
     // Not written yet (its writer is slow, or dead): this place is lost, which costs one mark.
-    const bool ready =
-        m.turn.load(std::memory_order_acquire) == std::uint32_t(tail / kMarks) + 1;
+    const bool ready = m.turn.load(std::memory_order_acquire) == std::uint32_t(tail / kMarks) + 1;
     *seq = m.seq.load(kRelaxed);
     *id = m.id.load(kRelaxed);
     if (a.sb->marks_tail.compare_exchange_strong(tail, tail + 1, std::memory_order_acq_rel) &&

@@ -88,8 +88,7 @@ inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, Found* fo
 
 Found lookup(Arena& a, Key key, bool touch) {
   Found found;
-  each_candidate(a, key,
-                 [&](std::uint32_t id) { return try_block(a, id, key, touch, &found); });
+  each_candidate(a, key, [&](std::uint32_t id) { return try_block(a, id, key, touch, &found); });
   return found;
 }
 
