@@ -17,9 +17,9 @@ static void become(int uid) {
   if (setgid((gid_t)uid) || setuid((uid_t)uid)) fail("uid", errno);
 }
 
-int main(int count, char **args) {
+int main(int count, char** args) {
   if (count < 5) fail("usage", EINVAL);
-  const char *what = args[3];
+  const char* what = args[3];
   long long byte = atoll(args[4]);
   if (count > 5) become(atoi(args[5]));
 

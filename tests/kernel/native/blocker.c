@@ -19,11 +19,11 @@
 
 enum { READ_BYTES = 1 << 20, MOST = 256 };
 
-static char *arena;
+static char* arena;
 static int file;
 static pthread_barrier_t started;
 
-static void *read_one(void *index) {
+static void* read_one(void* index) {
   size_t at = (size_t)index * READ_BYTES;
   pthread_barrier_wait(&started);
   if (pread(file, arena + at, READ_BYTES, (off_t)at) != READ_BYTES) fail("pread", errno);
@@ -35,7 +35,7 @@ static void read_by_threads(int count) {
   pthread_barrier_init(&started, NULL, (unsigned)count + 1);
   for (int i = 0; i < count; i++) {
     pthread_t thread;
-    int rc = pthread_create(&thread, NULL, read_one, (void *)(size_t)i);
+    int rc = pthread_create(&thread, NULL, read_one, (void*)(size_t)i);
     if (rc) fail("thread", rc);
   }
   pthread_barrier_wait(&started);
@@ -44,7 +44,7 @@ static void read_by_threads(int count) {
 
 static void read_by_aio(int count) {
   static struct iocb blocks[MOST];
-  static struct iocb *list[MOST];
+  static struct iocb* list[MOST];
   aio_context_t context = 0;
   if (syscall(SYS_io_setup, count, &context)) fail("io_setup", errno);
   for (int i = 0; i < count; i++) {
@@ -59,7 +59,7 @@ static void read_by_aio(int count) {
   if (syscall(SYS_io_submit, context, count, list) != count) fail("io_submit", errno);
 }
 
-int main(int count, char **args) {
+int main(int count, char** args) {
   if (count != 6) fail("usage", EINVAL);
   int slot = atoi(args[3]), reads = atoi(args[4]);
   if (reads > MOST) fail("count", EINVAL);

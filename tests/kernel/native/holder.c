@@ -20,7 +20,7 @@
 #include "lock.h"
 
 struct way {
-  const char *name;
+  const char* name;
   int keep_descriptor;
   int map;
   int protection, flags;
@@ -37,8 +37,8 @@ static const struct way ways[] = {
 
 static char *self, *object;
 
-static void take(const char *name, int slot) {
-  const struct way *way = NULL;
+static void take(const char* name, int slot) {
+  const struct way* way = NULL;
   for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
     if (!strcmp(ways[i].name, name)) way = &ways[i];
   if (!way) fail("how", EINVAL);
@@ -79,7 +79,7 @@ static void then_clone(void) { /* as fork, unseen by atfork handlers */
   report_child(child);
 }
 
-static int child_of_shared_memory(void *unused) {
+static int child_of_shared_memory(void* unused) {
   (void)unused;
   stay();
 }
@@ -92,7 +92,7 @@ static void then_share(void) { /* a child in the same address space could still 
 static void then_vfork(void) {
   pid_t child = vfork();
   if (!child) {
-    execl(self, self, object, "0", "pause", "silent", (char *)NULL);
+    execl(self, self, object, "0", "pause", "silent", (char*)NULL);
     _exit(1);
   }
   report_child(child);
@@ -101,7 +101,7 @@ static void then_vfork(void) {
 static void then_exec(void) {
   report("ready");
   raise(SIGSTOP); /* the test looks, then lets it go on */
-  execl(self, self, object, "0", "pause", "stay", (char *)NULL);
+  execl(self, self, object, "0", "pause", "stay", (char*)NULL);
   fail("exec", errno);
 }
 
@@ -111,8 +111,8 @@ static void then_stop(void) {
   stay();
 }
 
-static void *other_thread(void *main_thread) {
-  pthread_join(*(pthread_t *)main_thread, NULL);
+static void* other_thread(void* main_thread) {
+  pthread_join(*(pthread_t*)main_thread, NULL);
   then_stay();
   return NULL;
 }
@@ -126,7 +126,7 @@ static void then_end_main_thread(void) { /* the process lives on in its other th
 }
 
 static const struct deed {
-  const char *name;
+  const char* name;
   void (*run)(void);
 } deeds[] = {
     {"stay", then_stay},   {"close_range", then_close_range},
@@ -136,7 +136,7 @@ static const struct deed {
     {"stop", then_stop},   {"silent", stay},
 };
 
-int main(int count, char **args) {
+int main(int count, char** args) {
   if (count != 5) fail("usage", EINVAL);
   self = args[0];
   object = args[1];

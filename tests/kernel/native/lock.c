@@ -22,22 +22,22 @@ int byte_is_held(int fd, long long byte) {
   return lock.l_type != F_UNLCK;
 }
 
-int open_for_lock(const char *path, int flags) {
+int open_for_lock(const char* path, int flags) {
   int fd = open(path, flags);
   return fd < 0 ? -errno : fd;
 }
 
-void *anchor(int fd, int protection, int flags, int inherit) {
+void* anchor(int fd, int protection, int flags, int inherit) {
   struct statfs fs; /* on hugetlbfs a mapping is a whole huge page */
   if (fstatfs(fd, &fs)) return NULL;
   size_t page = (size_t)fs.f_bsize;
-  void *at = mmap(NULL, page, protection, flags, fd, 0);
+  void* at = mmap(NULL, page, protection, flags, fd, 0);
   if (at == MAP_FAILED) return NULL;
   if (!inherit && madvise(at, page, MADV_DONTFORK)) return NULL;
   return at;
 }
 
-void report(const char *format, ...) {
+void report(const char* format, ...) {
   va_list list;
   va_start(list, format);
   vprintf(format, list);
@@ -46,7 +46,7 @@ void report(const char *format, ...) {
   fflush(stdout);
 }
 
-void fail(const char *what, int error) {
+void fail(const char* what, int error) {
   report("error %s %d", what, error);
   exit(1);
 }

@@ -17,16 +17,16 @@ int lock_byte(int fd, int type, long long byte);
 int byte_is_held(int fd, long long byte);
 
 /* Opens `path` for the lock alone. -errno on failure. */
-int open_for_lock(const char *path, int flags);
+int open_for_lock(const char* path, int flags);
 
 /* One page of the file that cannot be touched, only to keep its description; NULL: see errno. */
-void *anchor(int fd, int protection, int flags, int inherit);
+void* anchor(int fd, int protection, int flags, int inherit);
 
 /* Writes one line to the test and flushes it. */
-void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void report(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Ends the actor with "error WHAT ERRNO". */
-void fail(const char *what, int error) __attribute__((noreturn));
+void fail(const char* what, int error) __attribute__((noreturn));
 
 /* Until killed, or the limit. */
 void stay(void) __attribute__((noreturn));

@@ -20,7 +20,7 @@
 
 enum { READ_BYTES = 1 << 20 };
 
-static void hold_life(const char *path, int slot) {
+static void hold_life(const char* path, int slot) {
   int fd = open_for_lock(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) fail("open", -fd);
   int error = lock_byte(fd, F_WRLCK, LIFE_BYTE(slot));
@@ -29,18 +29,18 @@ static void hold_life(const char *path, int slot) {
   close(fd);
 }
 
-static char *map_arena(const char *path, size_t size) {
+static char* map_arena(const char* path, size_t size) {
   int fd = open_for_lock(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) fail("open", -fd);
-  char *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  char* at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED || madvise(at, size, MADV_DONTFORK)) fail("map", errno);
   close(fd);
   return at;
 }
 
-static void start_ring(struct io_uring *ring, int dontfork) {
-  struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER |
-                                            IORING_SETUP_DEFER_TASKRUN};
+static void start_ring(struct io_uring* ring, int dontfork) {
+  struct io_uring_params params = {.flags =
+                                       IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};
   int rc = io_uring_queue_init_params(256, ring, &params);
   if (rc == -EINVAL) {
     memset(&params, 0, sizeof params);
@@ -51,7 +51,7 @@ static void start_ring(struct io_uring *ring, int dontfork) {
 }
 
 /* The device byte's description. Registered, only the ring holds it; else only a descriptor. */
-static void hold_device(struct io_uring *ring, const char *path, int slot, int registered) {
+static void hold_device(struct io_uring* ring, const char* path, int slot, int registered) {
   int fd = open_for_lock(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail("open", -fd);
   int error = lock_byte(fd, F_RDLCK, DEVICE_BYTE(slot));
@@ -62,20 +62,20 @@ static void hold_device(struct io_uring *ring, const char *path, int slot, int r
   close(fd);
 }
 
-static int submit_reads(struct io_uring *ring, const char *path, char *arena, int count) {
+static int submit_reads(struct io_uring* ring, const char* path, char* arena, int count) {
   int fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
   if (fd < 0) fail("direct", errno);
   for (int i = 0; i < count; i++) {
-    struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+    struct io_uring_sqe* sqe = io_uring_get_sqe(ring);
     size_t at = (size_t)i * READ_BYTES;
     io_uring_prep_read(sqe, fd, arena + at, READ_BYTES, at);
   }
   return io_uring_submit(ring);
 }
 
-static void finish(struct io_uring *ring, int count) {
+static void finish(struct io_uring* ring, int count) {
   for (int i = 0; i < count; i++) {
-    struct io_uring_cqe *cqe;
+    struct io_uring_cqe* cqe;
     int rc = io_uring_wait_cqe(ring, &cqe);
     if (rc || cqe->res != READ_BYTES) fail("read", rc ? -rc : -cqe->res);
     io_uring_cqe_seen(ring, cqe);
@@ -85,7 +85,7 @@ static void finish(struct io_uring *ring, int count) {
   stay();
 }
 
-int main(int count, char **args) {
+int main(int count, char** args) {
   if (count != 8) fail("usage", EINVAL);
   const char *arena_path = args[1], *then = args[7];
   int slot = atoi(args[3]), reads = atoi(args[4]);
@@ -94,7 +94,7 @@ int main(int count, char **args) {
 
   struct io_uring ring;
   hold_life(arena_path, slot);
-  char *arena = map_arena(arena_path, (size_t)reads * READ_BYTES);
+  char* arena = map_arena(arena_path, (size_t)reads * READ_BYTES);
   start_ring(&ring, dontfork);
   hold_device(&ring, arena_path, slot, registered);
   int submitted = submit_reads(&ring, args[2], arena, reads);
