@@ -236,7 +236,8 @@ enum {                         /* what became of each key at allocate (announced
        KVSHM_ST_PRIVATE = 8  /* registered without an index entry */
 };
 
-/* n blocks or none. Holds each as its filler until register, publish or abort. keys may be NULL (give
+/* n blocks or none. Holds each as its filler until register, publish or abort. keys may be NULL
+ * (give
  * them to register). status: n entries or NULL. evicted may be NULL. -KVSHM_ENOSPACE: nothing
  * changed. -ETIMEDOUT: waited for space in vain. Never more than `blocks` of the arena: -EINVAL. */
 KVSHM_API int kvshm_allocate(kvshm_arena *a, uint32_t n, const kvshm_key *keys,
@@ -249,13 +250,15 @@ KVSHM_API int kvshm_fill_join(kvshm_arena *a, kvshm_handle h);
  * before. arrive: after its last byte (and completed transfer). */
 KVSHM_API int kvshm_fill_begin(kvshm_arena *a, kvshm_handle h, uint32_t part);
 KVSHM_API int kvshm_fill_arrive(kvshm_arena *a, kvshm_handle h, uint32_t part);
-/* Any member of an announced (or registered) fill, when all parts arrived: the block becomes READY, the membership a
+/* Any member of an announced (or registered) fill, when all parts arrived: the block becomes
+ * READY, the membership a
  * hold. 0 also if another member was faster. -KVSHM_EPART: parts missing. */
 KVSHM_API int kvshm_publish(kvshm_arena *a, kvshm_handle h);
 
 enum { KVSHM_ALLOW = 0, KVSHM_REJECT = 1 }; /* duplicates of a key */
 /* The allocator's publish: index entry, then READY. For one-part blocks begin and arrive are
- * implied. keys NULL = those of allocate. out[i] (may be NULL, may be == h) = the block now held for
+ * implied. keys NULL = those of allocate. out[i] (may be NULL, may be == h) = the block now held
+ * for
  * keys[i]; results[i] as above (may be NULL). In order; stops at the first error and returns the
  * number done, or the error when none was. */
 KVSHM_API int64_t kvshm_register(kvshm_arena *a, const kvshm_handle *h, uint32_t n,
@@ -267,10 +270,12 @@ KVSHM_API int kvshm_abort(kvshm_arena *a, const kvshm_handle *h, uint32_t n);
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Address of a block in this process; NULL: out of range, data-less, closed or forked. Reading needs a hold, writing a
+/* Address of a block in this process; NULL: out of range, data-less, closed or forked. Reading
+ * needs a hold, writing a
  * begun fill. */
 KVSHM_API void *kvshm_block_data(kvshm_arena *a, uint32_t id);
-/* Checked copies with non-temporal stores where they pay; counted in the statistics. -KVSHM_ESTATE if the
+/* Checked copies with non-temporal stores where they pay; counted in the statistics.
+ * -KVSHM_ESTATE if the
  * block is not being filled (in) or not readable (out) by this process. -ERANGE. */
 KVSHM_API int kvshm_copy_in(kvshm_arena *a, kvshm_handle h, uint64_t offset, const void *src,
                             uint64_t n);
@@ -295,14 +300,16 @@ KVSHM_API int kvshm_drop(kvshm_arena *a, const kvshm_handle *h, uint32_t n);
 /* The handle of a block that you hold (or of the present life, as a guess). */
 KVSHM_API int kvshm_handle_of(kvshm_arena *a, uint32_t id, kvshm_handle *out);
 
-/* The longest prefix of keys that is READY: its length n; ids[0..n) are held by *lease (n = 0: *lease = 0). */
+/* The longest prefix of keys that is READY: its length n; ids[0..n) are held by *lease (n = 0:
+ * *lease = 0). */
 KVSHM_API int64_t kvshm_match(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys, uint32_t *ids,
                               kvshm_lease *lease);
 /* With flags, a tag for the inspector, and the fill that the first miss waits for ({0}: none). */
 KVSHM_API int64_t kvshm_match_with(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
                                    uint32_t flags, uint64_t tag, uint32_t *ids, kvshm_lease *lease,
                                    kvshm_handle *pending);
-/* Every key by itself: ids[i] = block or KVSHM_NONE. Returns the hits; the lease has one hold a hit. */
+/* Every key by itself: ids[i] = block or KVSHM_NONE. Returns the hits; the lease has one hold a
+ * hit. */
 KVSHM_API int64_t kvshm_match_scattered(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
                                         uint32_t flags, uint64_t tag, uint32_t *ids,
                                         kvshm_lease *lease);
@@ -310,7 +317,8 @@ KVSHM_API int64_t kvshm_match_scattered(kvshm_arena *a, const kvshm_key *keys, u
 KVSHM_API int64_t kvshm_scan(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys, uint32_t flags,
                              uint64_t tag, uint32_t *ids, uint32_t *which, kvshm_lease *lease);
 enum { KVSHM_IN_G2 = 1, KVSHM_IN_G3 = 2, KVSHM_IN_G4 = 4, KVSHM_IS_FILLING = 8 };
-/* Holds and touches nothing; a guess by the time you read it. mask: nkeys bytes. Returns how many are not 0. */
+/* Holds and touches nothing; a guess by the time you read it. mask: nkeys bytes. Returns how
+ * many are not 0. */
 KVSHM_API int64_t kvshm_presence(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
                                  uint8_t *mask);
 
@@ -323,7 +331,8 @@ KVSHM_API int64_t kvshm_lease_ids(kvshm_arena *a, kvshm_lease lease, uint32_t *i
 /* Turn single holds that you have into one lease. -KVSHM_ENOTMINE: nothing changed. */
 KVSHM_API int kvshm_lease_make(kvshm_arena *a, const kvshm_handle *h, uint32_t n, uint64_t tag,
                                kvshm_lease *lease);
-/* Hold n blocks (by weak handle) beside all other holders until released: all or none; -ENOENT. Dies with the process;
+/* Hold n blocks (by weak handle) beside all other holders until released: all or none; -ENOENT.
+ * Dies with the process;
  * a pin that lasts is priority 100. */
 KVSHM_API int kvshm_pin(kvshm_arena *a, const kvshm_handle *h, uint32_t n, uint64_t tag,
                         kvshm_lease *lease);
@@ -445,7 +454,8 @@ KVSHM_API int kvshm_get_process(kvshm_arena *a, uint32_t slot, kvshm_process *ou
 typedef void (*kvshm_broken_fn)(int invariant, uint32_t id, const char *what, void *user);
 KVSHM_API int64_t kvshm_is_valid(kvshm_arena *a, kvshm_broken_fn fn, void *user);
 
-/* ---- for policies (kvshm.eviction) ------------------------------------------------------------ */
+/* ---- for policies (kvshm.eviction)
+ * ------------------------------------------------------------ */
 
 /* The hot line of a block as it lies in shared memory, layout 1 (docs/protocol.md draws it). Read
  * only; read each field once; everything but `word` is a hint. */

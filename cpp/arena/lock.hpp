@@ -2,7 +2,8 @@
 //
 //   2^62 + s        life byte, write    free: the process in slot s is dead or gone
 //   2^62 + 64 + s   device byte, read   free: no device can write for slot s any more
-//   2^62 + 128      creation byte       the object is being made or removed (write) or joined (read)
+//   2^62 + 128      creation byte       the object is being made or removed (write) or joined
+// (read)
 //   2^62 + 129      allocation byte     a short allocator, for fairness
 //   2^62 + 130,131  mover; evictor and controller
 //

@@ -11,7 +11,8 @@ namespace kvshm {
 // Maps the whole object; MADV_DONTFORK on all, MADV_DONTDUMP on the data. -ENOMEM.
 int map_object(Arena& a, int fd);
 // Creator only. Every page exists afterwards, so that no later write meets a full mount.
-// -ENOSPC, -ENOMEM, -KVSHM_EUNSUPPORTED (huge pages or node required and not to be had), -ETIMEDOUT.
+// -ENOSPC, -ENOMEM, -KVSHM_EUNSUPPORTED (huge pages or node required and not to be had),
+// -ETIMEDOUT.
 int reserve_pages(Arena& a, int fd, const kvshm_options& o, std::int64_t deadline_ms);
 // mlock without populating (MLOCK_ONFAULT). 0, or -KVSHM_EUNSUPPORTED when required and refused.
 int pin_pages(Arena& a, std::uint32_t mode);

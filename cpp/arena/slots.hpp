@@ -1,6 +1,7 @@
 // Slots: who lives, who may reap.
 //
-// A process owns slot s while it holds the write lock on life byte s of the arena object. The lock's
+// A process owns slot s while it holds the write lock on life byte s of the arena object. The
+// lock's
 // description is opened for this alone, is kept by a private one-page mapping that no child
 // inherits (PROT_NONE, MADV_DONTFORK), and its descriptor is closed at once: no close, closerange,
 // fork, clone or exec can lose or prolong it.

@@ -1,5 +1,6 @@
 // The free map: one bit a block, one summary bit per 4096. A bit is a hint, the claim is the
-// compare-and-swap on the word. Who dies between the two leaves a missing hint; scrub sets it again.
+// compare-and-swap on the word. Who dies between the two leaves a missing hint; scrub sets it
+// again.
 #include <bit>
 
 #include "blocks/alloc.hpp"
