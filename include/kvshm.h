@@ -99,9 +99,10 @@ KVSHM_API void kvshm_set_log(kvshm_log_fn fn, void *user);
 
 typedef struct kvshm_identity {
   size_t size;
-  const char *model, *weights, *dtype, *layout, *parallel, *space; /* UTF-8; NULL = "" */
-  uint32_t block_tokens;                                           /* tokens a block; > 0 */
-  uint32_t epoch;                                                  /* of the namespace `space` */
+  /* UTF-8; NULL = ""; model must not be empty */
+  const char *model, *weights, *dtype, *layout, *parallel, *space;
+  uint32_t block_tokens; /* 1, 2, 4 ... 1024 */
+  uint32_t epoch;        /* of the namespace `space` */
 } kvshm_identity;
 #define KVSHM_IDENTITY_INIT {sizeof(kvshm_identity), 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -118,7 +119,9 @@ enum {
   KVSHM_EXTRA_OTHER
 };
 
-/* key: secret of all keys of this identity; fingerprint: what an arena is compared by. */
+/* key: what all keys of this identity are bound to (no secret: who knows the fields can derive it;
+ * isolation between tenants comes from a salt). fingerprint: what an arena is compared by, without
+ * the epoch. -ENAMETOOLONG: more than 1023 bytes as JSON. */
 KVSHM_API int kvshm_identity_derive(const kvshm_identity *id, uint8_t key[32],
                                     uint8_t fingerprint[16]);
 /* One line of JSON; returns its length (not counting the NUL) or -ENOSPC. */
@@ -131,7 +134,8 @@ KVSHM_API int64_t kvshm_keys_tokens(const uint8_t key[32], const uint8_t extra[1
                                     const uint8_t parent[16], const uint32_t *tokens,
                                     size_t ntokens, uint32_t block_tokens, kvshm_key *out,
                                     size_t cap);
-/* Binds an engine's own block hashes (n of hash_len bytes, one after the other) to the identity. */
+/* Binds an engine's own block hashes (n of hash_len bytes, 8 to 128 each, one after the other) to
+ * the identity. */
 KVSHM_API int64_t kvshm_keys_hashes(const uint8_t key[32], const uint8_t extra[16],
                                     const void *hashes, size_t hash_len, size_t n, kvshm_key *out);
 
