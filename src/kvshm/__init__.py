@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One KV cache for all engine processes of a host.
+
+    ident = kvshm.Identity(model="llama-3.1-8b", weights="sha256:...", block_tokens=16)
+    with kvshm.Arena.open("auto", size="8GiB", block_bytes="2MiB", identity=ident) as arena:
+        keys = ident.keys(tokens)                       # one per full block, chained
+        with arena.match(keys) as hit:                  # the longest prefix, held
+            ...                                         # read hit.view(i) in place
+            rest = keys[len(hit):]
+            with arena.allocate(len(rest), keys=rest, after=hit) as fill:
+                ...                                     # write fill.view(i)
+                fill.register().release()               # now every process finds them
+"""
+from kvshm._version import check_version
+from kvshm.attach import auto_name, remove
+from kvshm.convert import parse_size, tag_number
+from kvshm.core import Arena
+from kvshm.errors import (
+    ArenaDamaged,
+    ArenaExists,
+    ArenaNotFound,
+    ArenaNotReady,
+    ArenaReplaced,
+    Busy,
+    Closed,
+    Error,
+    Forked,
+    IdentityMismatch,
+    InvalidArgument,
+    LayoutMismatch,
+    Misuse,
+    NoSlot,
+    NoSpace,
+    NoSpaceInTime,
+    PermissionDenied,
+    TimedOut,
+    Unsupported,
+)
+from kvshm.fill import Fill
+from kvshm.guards import (
+    CompleteBlock,
+    ImmutableBlock,
+    MutableBlock,
+    WeakBlock,
+    match_blocks,
+    mutable_blocks,
+    register_blocks,
+)
+from kvshm.index import Identity, KeyChain, MatchPlan, SingleFlight, plan
+from kvshm.lease import Lease
+from kvshm.log import set_log
+from kvshm.records import (
+    NONE,
+    ArenaInfo,
+    BlockInfo,
+    Broken,
+    Handle,
+    Presence,
+    ProcessInfo,
+    ReapReport,
+    State,
+    Stats,
+    Status,
+)
+from kvshm.views import View
+
+__version__ = check_version()
+
+__all__ = [
+    "NONE",
+    "Arena",
+    "ArenaDamaged",
+    "ArenaExists",
+    "ArenaInfo",
+    "ArenaNotFound",
+    "ArenaNotReady",
+    "ArenaReplaced",
+    "BlockInfo",
+    "Broken",
+    "Busy",
+    "Closed",
+    "CompleteBlock",
+    "Error",
+    "Fill",
+    "Forked",
+    "Handle",
+    "Identity",
+    "IdentityMismatch",
+    "ImmutableBlock",
+    "InvalidArgument",
+    "KeyChain",
+    "LayoutMismatch",
+    "Lease",
+    "MatchPlan",
+    "Misuse",
+    "MutableBlock",
+    "NoSlot",
+    "NoSpace",
+    "NoSpaceInTime",
+    "PermissionDenied",
+    "Presence",
+    "ProcessInfo",
+    "ReapReport",
+    "SingleFlight",
+    "State",
+    "Stats",
+    "Status",
+    "TimedOut",
+    "Unsupported",
+    "View",
+    "WeakBlock",
+    "auto_name",
+    "match_blocks",
+    "mutable_blocks",
+    "parse_size",
+    "plan",
+    "register_blocks",
+    "remove",
+    "set_log",
+    "tag_number",
+]

@@ -1,0 +1,250 @@
+# cython: language_level=3
+# SPDX-License-Identifier: Apache-2.0
+"""kvshm.h for cimport, one line a declaration. The header says what each means and returns."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+
+cdef extern from "kvshm.h" nogil:
+    # Macros and enumerations
+    const char *KVSHM_VERSION
+    int KVSHM_VERSION_MAJOR, KVSHM_VERSION_MINOR, KVSHM_VERSION_PATCH
+    int KVSHM_LAYOUT_VERSION
+    const uint32_t KVSHM_NONE
+    int KVSHM_KEY_BYTES, KVSHM_SLOTS, KVSHM_MAX_PARTS, KVSHM_NAME_MAX
+    int KVSHM_ECLOSED, KVSHM_EFORKED, KVSHM_ELAYOUT, KVSHM_EIDENTITY, KVSHM_EGEOMETRY
+    int KVSHM_ENOTREADY, KVSHM_ENOSLOT, KVSHM_ENOSPACE, KVSHM_ENOTMINE, KVSHM_ESTATE
+    int KVSHM_EPART, KVSHM_EPENDING, KVSHM_EUNSUPPORTED, KVSHM_EINUSE
+    int KVSHM_EXTRA_SALT, KVSHM_EXTRA_ADAPTER, KVSHM_EXTRA_MEDIA, KVSHM_EXTRA_GROUP
+    int KVSHM_EXTRA_OTHER
+    int KVSHM_AUTO, KVSHM_REQUIRE, KVSHM_OFF
+    int KVSHM_NUMA_AUTO, KVSHM_NUMA_INTERLEAVE
+    int KVSHM_NO_HELPER
+    int KVSHM_QUIET, KVSHM_NO_CACHE, KVSHM_UNCHAINED, KVSHM_NO_EVICT
+    int KVSHM_ST_NONE, KVSHM_ST_ANNOUNCED, KVSHM_ST_EXISTS, KVSHM_ST_PENDING, KVSHM_ST_FULL
+    int KVSHM_ST_PRIMARY, KVSHM_ST_DUPLICATE, KVSHM_ST_PRESENT, KVSHM_ST_PRIVATE
+    int KVSHM_ALLOW, KVSHM_REJECT
+    int KVSHM_NO_TOUCH
+    int KVSHM_IN_G2, KVSHM_IN_G3, KVSHM_IN_G4, KVSHM_IS_FILLING
+    int KVSHM_FREE, KVSHM_FILLING, KVSHM_READY, KVSHM_EVICTING, KVSHM_READY_LAST
+    int KVSHM_F_DUPLICATE, KVSHM_F_ANNOUNCED, KVSHM_F_FAILED, KVSHM_F_PRIVATE
+    int KVSHM_LOG_DEBUG, KVSHM_LOG_INFO, KVSHM_LOG_WARN, KVSHM_LOG_ERROR
+
+    ctypedef struct kvshm_arena:
+        pass
+    ctypedef uint64_t kvshm_lease
+    ctypedef uint8_t kvshm_key[16]
+
+    ctypedef struct kvshm_handle:
+        uint64_t seq
+        uint32_t id
+        uint32_t zero
+
+    # General
+    const char *kvshm_version()
+    const char *kvshm_strerror(int code)
+    const char *kvshm_last_error()
+    ctypedef void (*kvshm_log_fn)(int level, const char *message, void *user) noexcept
+    void kvshm_set_log(kvshm_log_fn fn, void *user)
+
+    # Identity and keys
+    ctypedef struct kvshm_identity:
+        size_t size
+        const char *model
+        const char *weights
+        const char *dtype
+        const char *layout
+        const char *parallel
+        const char *space
+        uint32_t block_tokens
+        uint32_t epoch
+
+    ctypedef struct kvshm_extra:
+        uint32_t type
+        uint32_t length
+        const void *data
+
+    int kvshm_identity_derive(const kvshm_identity *id, uint8_t *key, uint8_t *fingerprint)
+    int64_t kvshm_identity_text(const kvshm_identity *id, char *buf, size_t cap)
+    int kvshm_extra_digest(const uint8_t *key, const kvshm_extra *items, size_t n, uint8_t *out)
+    int64_t kvshm_keys_tokens(const uint8_t *key, const uint8_t *extra, const uint8_t *parent,
+                              const uint32_t *tokens, size_t ntokens, uint32_t block_tokens,
+                              kvshm_key *out, size_t cap)
+    int64_t kvshm_keys_hashes(const uint8_t *key, const uint8_t *extra, const void *hashes,
+                              size_t hash_len, size_t n, kvshm_key *out)
+
+    # Arenas
+    ctypedef struct kvshm_options:
+        size_t size
+        uint64_t bytes
+        uint64_t block_bytes
+        uint64_t blocks
+        const kvshm_identity *identity
+        const char *dir
+        const char *label
+        const char *group
+        uint32_t timeout_ms
+        uint32_t flags
+        uint32_t pin
+        uint32_t huge
+        int32_t numa
+        uint32_t reap_ms
+
+    int kvshm_open(kvshm_arena **out, const char *name, const kvshm_options *opts)
+    int kvshm_create(kvshm_arena **out, const char *name, const kvshm_options *opts)
+    int kvshm_attach(kvshm_arena **out, const char *name, const kvshm_options *opts)
+    int kvshm_close(kvshm_arena *a, uint32_t timeout_ms)
+    int kvshm_remove(const char *name, const char *dir, int force)
+    int64_t kvshm_auto_name(const kvshm_identity *id, char *buf, size_t cap)
+
+    ctypedef struct kvshm_info:
+        size_t size
+        uint64_t bytes, block_bytes, blocks, data_offset, metadata_bytes, private_bytes
+        uint8_t uuid[16]
+        uint8_t fingerprint[16]
+        uint64_t page_bytes
+        uint32_t slot, slots_used, pinned, created, raw
+        int32_t numa
+        char name[64]
+        char path[256]
+        char identity[1024]
+
+    int kvshm_get_info(kvshm_arena *a, kvshm_info *out)
+
+    # Filling
+    ctypedef struct kvshm_fill_options:
+        size_t size
+        uint32_t flags, parts, timeout_ms, priority, tenant, zero
+        kvshm_handle parent
+
+    ctypedef struct kvshm_evicted:
+        size_t size
+        kvshm_key *keys
+        size_t cap
+        size_t count
+
+    int kvshm_allocate(kvshm_arena *a, uint32_t n, const kvshm_key *keys,
+                       const kvshm_fill_options *opts, kvshm_handle *out, uint8_t *status,
+                       kvshm_evicted *evicted)
+    int kvshm_fill_join(kvshm_arena *a, kvshm_handle h)
+    int kvshm_fill_begin(kvshm_arena *a, kvshm_handle h, uint32_t part)
+    int kvshm_fill_arrive(kvshm_arena *a, kvshm_handle h, uint32_t part)
+    int kvshm_publish(kvshm_arena *a, kvshm_handle h)
+    int64_t kvshm_register(kvshm_arena *a, const kvshm_handle *h, uint32_t n,
+                           const kvshm_key *keys, int policy, kvshm_handle *out, uint8_t *results)
+    int kvshm_abort(kvshm_arena *a, const kvshm_handle *h, uint32_t n)
+
+    # Bytes
+    void *kvshm_block_data(kvshm_arena *a, uint32_t id)
+    int kvshm_copy_in(kvshm_arena *a, kvshm_handle h, uint64_t offset, const void *src, uint64_t n)
+    int kvshm_copy_out(kvshm_arena *a, kvshm_handle h, uint64_t offset, void *dst, uint64_t n)
+    void kvshm_stream_copy(void *dst, const void *src, size_t n)
+    const char *kvshm_stream_copy_variant()
+
+    # Finding and holding
+    int kvshm_acquire(kvshm_arena *a, const uint8_t *key, uint32_t flags, kvshm_handle *out)
+    int kvshm_upgrade(kvshm_arena *a, kvshm_handle h, uint32_t flags)
+    int kvshm_drop(kvshm_arena *a, const kvshm_handle *h, uint32_t n)
+    int kvshm_handle_of(kvshm_arena *a, uint32_t id, kvshm_handle *out)
+    int64_t kvshm_match(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys, uint32_t *ids,
+                        kvshm_lease *lease)
+    int64_t kvshm_match_with(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
+                             uint32_t flags, uint64_t tag, uint32_t *ids, kvshm_lease *lease,
+                             kvshm_handle *pending)
+    int64_t kvshm_match_scattered(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
+                                  uint32_t flags, uint64_t tag, uint32_t *ids, kvshm_lease *lease)
+    int64_t kvshm_scan(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys, uint32_t flags,
+                       uint64_t tag, uint32_t *ids, uint32_t *which, kvshm_lease *lease)
+    int64_t kvshm_presence(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys, uint8_t *mask)
+    int kvshm_release(kvshm_arena *a, kvshm_lease lease)
+    int kvshm_lease_trim(kvshm_arena *a, kvshm_lease lease, uint32_t keep)
+    int64_t kvshm_lease_ids(kvshm_arena *a, kvshm_lease lease, uint32_t *ids, uint32_t cap)
+    int kvshm_lease_make(kvshm_arena *a, const kvshm_handle *h, uint32_t n, uint64_t tag,
+                         kvshm_lease *lease)
+    int kvshm_pin(kvshm_arena *a, const kvshm_handle *h, uint32_t n, uint64_t tag,
+                  kvshm_lease *lease)
+    int kvshm_set_no_cache(kvshm_arena *a, kvshm_handle h, int on)
+    int kvshm_set_priority(kvshm_arena *a, kvshm_handle h, uint32_t priority)
+    int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms)
+
+    # Looking after an arena
+    int64_t kvshm_evict(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys)
+    int64_t kvshm_clear(kvshm_arena *a)
+    int kvshm_reset_inactive(kvshm_arena *a, uint64_t *expected, uint64_t *actual)
+
+    ctypedef struct kvshm_reap_report:
+        size_t size
+        uint32_t slots_dead, slots_cleared, slots_draining, zero
+        uint64_t holds, fills, evictions
+
+    int kvshm_reap(kvshm_arena *a, kvshm_reap_report *report)
+    int kvshm_tick(kvshm_arena *a)
+
+    ctypedef struct kvshm_stats:  # size, then gauges and counters: see introspect.pyx
+        size_t size
+    int kvshm_get_stats(kvshm_arena *a, kvshm_stats *out)
+    int kvshm_get_own_stats(kvshm_arena *a, kvshm_stats *out)
+
+    ctypedef struct kvshm_block_info:
+        size_t size
+        kvshm_key key
+        uint64_t seq, holders
+        uint32_t state, flags, parent, child, primary, depth, stamp, frequency
+        uint32_t parts, begun, arrived, priority, tenant, own_holds
+
+    int kvshm_get_block(kvshm_arena *a, uint32_t id, kvshm_block_info *out)
+
+    ctypedef struct kvshm_process:
+        size_t size
+        uint32_t slot, used, alive, device_busy, draining, self
+        int32_t pid
+        uint32_t uid
+        uint64_t start_time, attached_at, pid_ns
+        char label[64]
+
+    int kvshm_get_process(kvshm_arena *a, uint32_t slot, kvshm_process *out)
+    ctypedef void (*kvshm_broken_fn)(int invariant, uint32_t id, const char *what,
+                                     void *user) noexcept
+    int64_t kvshm_is_valid(kvshm_arena *a, kvshm_broken_fn fn, void *user)
+
+    # For policies
+    ctypedef struct kvshm_block_record:
+        uint64_t word
+        uint64_t key[2]
+        uint64_t seq
+        uint32_t fut, stamp, parent, parent_check, child, sibling
+        uint16_t tenant
+        uint8_t flags, priority
+        uint32_t freq_depth
+
+    const kvshm_block_record *kvshm_block_table(kvshm_arena *a, uint64_t *n)
+
+    ctypedef struct kvshm_policy:
+        size_t size
+        uint64_t version
+        char name[32]
+        uint32_t sample, second_chance
+        uint32_t shift[16]
+        uint32_t age_period, zero
+
+    int kvshm_get_policy(kvshm_arena *a, kvshm_policy *out)
+    int kvshm_set_policy(kvshm_arena *a, const kvshm_policy *policy)
+    int64_t kvshm_mark_victims(kvshm_arena *a, const kvshm_handle *h, uint32_t n)
+    int64_t kvshm_marks_left(kvshm_arena *a)
+
+
+# The initialisers of the header, as expressions.
+cdef extern from *:
+    """
+    static inline kvshm_identity kvshm_identity_init(void) {
+      kvshm_identity v = KVSHM_IDENTITY_INIT; return v; }
+    static inline kvshm_options kvshm_options_init(void) {
+      kvshm_options v = KVSHM_OPTIONS_INIT; return v; }
+    static inline kvshm_fill_options kvshm_fill_options_init(void) {
+      kvshm_fill_options v = KVSHM_FILL_OPTIONS_INIT; return v; }
+    static inline kvshm_policy kvshm_policy_init(void) {
+      kvshm_policy v = KVSHM_POLICY_INIT; return v; }
+    """
+    kvshm_identity kvshm_identity_init() nogil
+    kvshm_options kvshm_options_init() nogil
+    kvshm_fill_options kvshm_fill_options_init() nogil
+    kvshm_policy kvshm_policy_init() nogil

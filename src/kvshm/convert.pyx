@@ -1,0 +1,208 @@
+# cython: language_level=3, freethreading_compatible=True, auto_pickle=False
+# SPDX-License-Identifier: Apache-2.0
+"""Python values to C arguments and C results to Python values.
+
+Nothing here touches an arena. Every function raises kvshm.InvalidArgument for what it cannot take.
+"""
+import re
+
+from cpython.buffer cimport (PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release,
+                             PyObject_GetBuffer)
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.math cimport isfinite
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from kvshm.ckvshm cimport (KVSHM_KEY_BYTES, kvshm_handle, kvshm_key, kvshm_last_error,
+                           kvshm_strerror)
+
+import numpy as np
+
+from kvshm.errors import InvalidArgument, from_code, wrong_size
+from kvshm.records import Handle
+
+cdef double SLICE = 0.1  # the longest that a signal may have to wait for its handler
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:iB)?|B)?\s*", re.ASCII)
+
+
+cdef class Keys:
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+cdef class Handles:
+    def __dealloc__(self):
+        PyMem_Free(self.ptr)
+
+
+cdef class Bytes:
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+cdef Keys as_keys(object keys):
+    """Keys from (n, 16) uint8, n * 16 bytes, or a sequence of 16-byte strings."""
+    cdef Keys out = Keys.__new__(Keys)
+    cdef Py_ssize_t count
+    if isinstance(keys, (list, tuple)):
+        for i, key in enumerate(keys):
+            if len(key) != KVSHM_KEY_BYTES:
+                raise wrong_size(f"key {i}: bytes", KVSHM_KEY_BYTES, len(key))
+        keys = b"".join(bytes(key) for key in keys)
+    try:
+        PyObject_GetBuffer(keys, &out.view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+    except (BufferError, ValueError):  # strided: only a copy helps
+        keys = np.ascontiguousarray(keys)
+        PyObject_GetBuffer(keys, &out.view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+    except TypeError:
+        raise InvalidArgument(
+            f"keys: expected (n, 16) uint8 or a list of bytes, got {type(keys).__name__}") from None
+    out.held = True
+    count = out.view.len // KVSHM_KEY_BYTES
+    if out.view.itemsize != 1 or count * KVSHM_KEY_BYTES != out.view.len or (
+            out.view.ndim == 2 and out.view.len and out.view.shape[1] != KVSHM_KEY_BYTES):
+        raise InvalidArgument(
+            f"keys: expected (n, 16) uint8, got {out.view.len} bytes in items of "
+            f"{out.view.itemsize}, {out.view.ndim} dimensions")
+    if count > 0x7fffffff:
+        raise InvalidArgument(f"keys: {count} in one call")
+    out.ptr = <const kvshm_key *>out.view.buf
+    out.n = <uint32_t>count
+    return out
+
+
+cdef Bytes as_bytes(object data, bint writable):
+    """Contiguous memory of anything that has some, whatever its item type."""
+    cdef Bytes out = Bytes.__new__(Bytes)
+    cdef int flags = PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if writable else 0)
+    if not hasattr(type(data), "__buffer__"):
+        try:
+            memoryview(data)
+        except TypeError:  # a tensor: numpy knows how to share its memory
+            data = np.asarray(data)
+    try:
+        PyObject_GetBuffer(data, &out.view, flags)
+    except (BufferError, ValueError) as error:
+        if writable:
+            raise InvalidArgument(f"destination: {error}") from None
+        data = np.ascontiguousarray(data)
+        PyObject_GetBuffer(data, &out.view, flags)
+    out.held = True
+    out.ptr = <char *>out.view.buf
+    out.n = out.view.len
+    return out
+
+
+cdef Handles new_handles(Py_ssize_t n):
+    cdef Handles out = Handles.__new__(Handles)
+    cdef size_t size = (n if n > 0 else 1) * sizeof(kvshm_handle)
+    if n > 0x7fffffff:
+        raise InvalidArgument(f"{n} blocks in one call")
+    out.ptr = <kvshm_handle *>PyMem_Malloc(size)
+    if out.ptr is NULL:
+        raise MemoryError()
+    memset(out.ptr, 0, size)
+    out.n = <uint32_t>n
+    return out
+
+
+cdef kvshm_handle as_handle(object handle) except *:
+    """From a Handle, or any (id, seq)."""
+    cdef kvshm_handle h
+    try:
+        block, seq = handle
+        h.id, h.seq, h.zero = block, seq, 0
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"handle: expected (id, seq), got {handle!r}") from None
+    return h
+
+
+cdef Handles as_handles(object handles):
+    """From one Handle or an iterable of them."""
+    cdef Handles out
+    cdef Py_ssize_t i
+    if isinstance(handles, Handle):
+        handles = (handles,)
+    handles = list(handles)
+    out = new_handles(len(handles))
+    for i in range(len(handles)):
+        out.ptr[i] = as_handle(handles[i])
+    return out
+
+
+cdef object from_handle(kvshm_handle h):
+    return Handle(h.id, h.seq)
+
+
+cdef uint64_t as_size(object size, str what) except? 0xffffffffffffffff:
+    """Bytes from a number or from "8GiB", "2M", "4096"; units are powers of 1024."""
+    if size is None:
+        return 0
+    if isinstance(size, str):
+        found = _SIZE.fullmatch(size)
+        if found is None:
+            raise InvalidArgument(f"{what}: expected a number or text like '8GiB', got {size!r}")
+        value = float(found[1]) if "." in found[1] else int(found[1])
+        size = int(value * _UNITS[found[2] or ""])
+    try:
+        return size
+    except (TypeError, OverflowError):
+        raise InvalidArgument(f"{what}: not a size: {size!r}") from None
+
+
+cdef uint64_t as_tag(object tag) except? 0xffffffffffffffff:
+    """What the inspector shows of a lease: a number, or the first 8 bytes of a text."""
+    if isinstance(tag, str):
+        return int.from_bytes(tag.encode()[:8], "little")
+    try:
+        return tag
+    except (TypeError, OverflowError):
+        raise InvalidArgument(f"tag: expected text or a 64-bit number, got {tag!r}") from None
+
+
+cdef int fail(int64_t rc, str what) except -1:
+    """Raise for a negative code of the C API; `what` says what was tried."""
+    cdef const char *text = kvshm_strerror(<int>rc)
+    cdef const char *detail = kvshm_last_error()
+    raise from_code(<int>rc, what, text.decode("utf-8", "replace"),
+                    detail.decode("utf-8", "replace"))
+
+
+cdef double now() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <double>t.tv_sec + <double>t.tv_nsec * 1e-9
+
+
+cdef double deadline_in(object timeout) except? -1:
+    """The moment `timeout` seconds from now. There is no waiting without a limit."""
+    cdef double seconds
+    try:
+        seconds = timeout
+    except TypeError:
+        raise InvalidArgument(f"timeout: expected seconds, got {timeout!r}") from None
+    if not isfinite(seconds) or seconds < 0 or seconds > 1e6:
+        raise InvalidArgument(f"timeout: expected 0 to 1e6 seconds, got {seconds}")
+    return now() + seconds
+
+
+cdef uint32_t slice_ms(double deadline) noexcept nogil:
+    """Milliseconds to wait next; 0 when the deadline has passed."""
+    cdef double left = deadline - now()
+    if left <= 0:
+        return 0
+    return <uint32_t>((SLICE if left > SLICE else left) * 1000) or 1
+
+
+def parse_size(size):
+    """Bytes from a number or a text such as "8GiB", "2M" or "4096" (powers of 1024)."""
+    return as_size(size, "size")
+
+
+def tag_number(tag):
+    """The 64-bit number that stands for `tag` in shared memory: first 8 bytes, little-endian."""
+    return as_tag(tag)

@@ -1,0 +1,383 @@
+# cython: language_level=3, freethreading_compatible=True, auto_pickle=False
+# SPDX-License-Identifier: Apache-2.0
+"""Arena: each method converts, makes one call without the GIL, and wraps what came back.
+
+Rules for all of them. Threads: any method from any thread at any time. Fork: in a forked child
+every call raises kvshm.Forked; open the arena anew. Time: what can wait takes a `timeout` in
+seconds and runs signal handlers at least every 100 ms. Keys: (n, 16) uint8, or a list of bytes.
+"""
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EBUSY, ENOENT, ETIMEDOUT
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from kvshm.attach cimport Attachment
+from kvshm.ckvshm cimport (KVSHM_EPENDING, KVSHM_NONE, KVSHM_NO_CACHE, KVSHM_NO_EVICT,
+                           KVSHM_NO_TOUCH, KVSHM_QUIET, KVSHM_UNCHAINED, kvshm_acquire,
+                           kvshm_clear, kvshm_evict, kvshm_handle, kvshm_lease,
+                           kvshm_match_scattered, kvshm_match_with, kvshm_pin, kvshm_presence,
+                           kvshm_reap, kvshm_reap_report, kvshm_reset_inactive, kvshm_scan,
+                           kvshm_set_no_cache, kvshm_set_priority, kvshm_tick, kvshm_upgrade,
+                           kvshm_wait)
+from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_handles, as_keys, as_tag,
+                            deadline_in, fail, from_handle, now, slice_ms)
+from kvshm.fill cimport allocate_fill, join_fill
+from kvshm.lease cimport Lease, begin_lease, lease_of_holds, new_lease
+
+import numpy as np
+
+from kvshm import introspect
+from kvshm.attach import connect
+from kvshm.errors import Busy
+from kvshm.records import ReapReport
+
+
+cdef class Arena(Attachment):
+    """One host's KV cache, as this process is attached to it.
+
+    `name`, `path`, `block_bytes`, `blocks`, `slot` and `identity` (as given at opening) are fixed
+    for its life. Leave it with close() or a with block; the arena itself, and what is cached in it,
+    stays until `kvshm.remove`.
+    """
+
+    @classmethod
+    def open(cls, name="auto", *, size=0, block_bytes=0, identity=None, dir=None, blocks=0,
+             label=None, group=None, pin="auto", huge="auto", numa="auto", helper=True,
+             reap_interval=0.5, timeout=10.0):
+        """Attach to the arena `name`, or create it if there is none.
+
+        name: [a-z0-9][a-z0-9_-]*, or "auto": this user and this identity.
+        size, block_bytes: bytes, or text like "8GiB"; size is that of the whole object, and may be
+        left 0 where `blocks` is given. block_bytes is a multiple of 64; 0 = whatever is there, or
+        blocks without data. dir: a tmpfs or hugetlbfs directory in place of the shm mount.
+        label: this process's name in the inspector. group: share with this group (mode 0660).
+        pin, huge: "auto" tries, "require" raises Unsupported, "off". numa: "auto", "interleave" or
+        a node. helper: a thread that gives back what dead processes held, every `reap_interval`
+        seconds; without it call tick() about twice a second.
+
+        Raises IdentityMismatch, LayoutMismatch (also another block size), ArenaNotReady, NoSlot,
+        NoSpace (the mount is too small), PermissionDenied, Unsupported.
+        """
+        return connect(cls, "open", name, timeout, size=size, block_bytes=block_bytes,
+                       identity=identity, dir=dir, blocks=blocks, label=label, group=group,
+                       pin=pin, huge=huge, numa=numa, helper=helper, reap_interval=reap_interval)
+
+    @classmethod
+    def create(cls, name="auto", **options):
+        """As open(), but ArenaExists if there is one."""
+        return connect(cls, "create", name, options.pop("timeout", 10.0), **_all_options(options))
+
+    @classmethod
+    def attach(cls, name="auto", **options):
+        """As open(), but ArenaNotFound if there is none."""
+        return connect(cls, "attach", name, options.pop("timeout", 10.0), **_all_options(options))
+
+    # Finding and holding
+
+    cdef Lease find(self, object keys, bint touch, object tag):
+        cdef Keys wanted = as_keys(keys)
+        cdef uint64_t number = as_tag(tag)
+        cdef uint32_t flags = 0 if touch else KVSHM_NO_TOUCH
+        cdef kvshm_lease token = 0
+        cdef kvshm_handle pending
+        cdef int64_t n
+        cdef Lease lease
+        self.alive()
+        lease = new_lease(self, tag, wanted.n)
+        pending.seq = 0
+        with nogil:
+            n = kvshm_match_with(self.ptr, wanted.ptr, wanted.n, flags, number, lease.blocks,
+                                 &token, &pending)
+        if n < 0:
+            fail(n, f"match of {wanted.n} keys")
+        if pending.seq:
+            lease.pending = from_handle(pending)
+        return begin_lease(lease, token, <uint32_t>n)
+
+    def match(self, keys, *, touch=True, tag=""):
+        """The longest prefix of `keys` that is READY, held: a Lease of n blocks, n may be 0.
+
+        touch=False does not count as a use for eviction. `pending` of the Lease is the handle of
+        the fill that the first miss is being computed in, for wait(), or None.
+        """
+        return self.find(keys, touch, tag)
+
+    def match_scattered(self, keys, *, touch=True, tag=""):
+        """Every key by itself: a Lease with an entry for each, its id NONE where there is none."""
+        cdef Keys wanted = as_keys(keys)
+        cdef uint64_t number = as_tag(tag)
+        cdef uint32_t flags = 0 if touch else KVSHM_NO_TOUCH
+        cdef kvshm_lease token = 0
+        cdef int64_t n
+        cdef Lease lease
+        self.alive()
+        lease = new_lease(self, tag, wanted.n)
+        with nogil:
+            n = kvshm_match_scattered(self.ptr, wanted.ptr, wanted.n, flags, number, lease.blocks,
+                                      &token)
+        if n < 0:
+            fail(n, f"scattered match of {wanted.n} keys")
+        return begin_lease(lease, token, wanted.n)
+
+    def scan(self, keys, *, touch=False, tag=""):
+        """The distinct blocks among `keys`: a Lease of the hits; `which[j]` of it is the index of
+        the first key that block j answers to (uint32)."""
+        cdef Keys wanted = as_keys(keys)
+        cdef uint64_t number = as_tag(tag)
+        cdef uint32_t flags = 0 if touch else KVSHM_NO_TOUCH
+        cdef kvshm_lease token = 0
+        cdef Bytes which
+        cdef int64_t n
+        cdef Lease lease
+        self.alive()
+        lease = new_lease(self, tag, wanted.n)
+        found = np.empty(wanted.n, np.uint32)
+        which = as_bytes(found, True)
+        with nogil:
+            n = kvshm_scan(self.ptr, wanted.ptr, wanted.n, flags, number, lease.blocks,
+                           <uint32_t *>which.ptr, &token)
+        if n < 0:
+            fail(n, f"scan of {wanted.n} keys")
+        lease.which = found[:n]
+        return begin_lease(lease, token, <uint32_t>n)
+
+    def presence(self, keys):
+        """Per key a mask (uint8, see kvshm.Presence): 1 in memory, 2 on disk, 4 remote, 8 being
+        filled. Holds and touches nothing; a guess by the time you read it."""
+        cdef Keys wanted = as_keys(keys)
+        cdef Bytes out
+        cdef int64_t rc
+        self.alive()
+        mask = np.zeros(wanted.n, np.uint8)
+        out = as_bytes(mask, True)
+        with nogil:
+            rc = kvshm_presence(self.ptr, wanted.ptr, wanted.n, <uint8_t *>out.ptr)
+        if rc < 0:
+            fail(rc, f"presence of {wanted.n} keys")
+        return mask
+
+    def pending(self, key):
+        """Handle of the fill under way for one key, or None."""
+        cdef Keys wanted = as_keys([key])
+        cdef kvshm_handle h
+        cdef int rc
+        self.alive()
+        with nogil:
+            rc = kvshm_acquire(self.ptr, <const uint8_t *>wanted.ptr, KVSHM_NO_TOUCH, &h)
+        if rc == -KVSHM_EPENDING:
+            return from_handle(h)
+        if rc == 0:
+            lease_of_holds(self, "", &h, 1).release()
+        elif rc != -ENOENT:
+            fail(rc, "pending fill of a key")
+        return None
+
+    def upgrade(self, handle, *, touch=True, tag=""):
+        """A weak handle made strong: a Lease of one block, or None if that life of the block is
+        over or not finished."""
+        cdef kvshm_handle h = as_handle(handle)
+        cdef uint32_t flags = 0 if touch else KVSHM_NO_TOUCH
+        cdef int rc
+        self.alive()
+        with nogil:
+            rc = kvshm_upgrade(self.ptr, h, flags)
+        if rc == -ENOENT or rc == -KVSHM_EPENDING:
+            return None
+        if rc < 0:
+            fail(rc, f"upgrade of block {h.id}")
+        return lease_of_holds(self, tag, &h, 1)
+
+    def pin(self, handles, *, tag=""):
+        """Hold blocks beside all other holders until the returned Lease is released: all of them,
+        or None where one is gone. `handles`: a Lease, a Handle, or several. Dies with the process;
+        set_priority(handle, 100) outlasts it."""
+        cdef Handles wanted
+        cdef uint64_t number = as_tag(tag)
+        cdef kvshm_lease token = 0
+        cdef Lease lease
+        cdef uint32_t i
+        cdef int rc
+        self.alive()
+        if isinstance(handles, Lease):
+            handles = [h for h in handles.handles if h is not None]
+        wanted = as_handles(handles)
+        lease = new_lease(self, tag, wanted.n)
+        with nogil:
+            rc = kvshm_pin(self.ptr, wanted.ptr, wanted.n, number, &token)
+        if rc == -ENOENT:
+            return None
+        if rc < 0:
+            fail(rc, f"pin {wanted.n} blocks")
+        for i in range(wanted.n):
+            lease.blocks[i] = wanted.ptr[i].id
+        return begin_lease(lease, token, wanted.n)
+
+    def wait(self, handle, timeout):
+        """Until the fill of `handle` is READY: True, match again. False: it is over without that,
+        or `timeout` seconds have passed; compute it yourself. Gives back what dead fillers left."""
+        cdef kvshm_handle h = as_handle(handle)
+        cdef double deadline = deadline_in(timeout)
+        cdef uint32_t ms
+        cdef int rc = 0
+        while True:
+            self.alive()
+            ms = slice_ms(deadline)
+            with nogil:
+                rc = kvshm_wait(self.ptr, h, ms)
+            if rc != -ETIMEDOUT:
+                break
+            PyErr_CheckSignals()
+            if now() >= deadline:
+                return False
+        if rc == -ENOENT:
+            return False
+        if rc < 0:
+            fail(rc, f"wait for block {h.id}")
+        return True
+
+    # Filling
+
+    def allocate(self, n, keys=None, after=None, *, parts=1, announce=True, timeout=0.0,
+                 no_cache=False, priority=None, chained=True, evict=True, tenant=0):
+        """n blocks to write, all or none: a Fill.
+
+        keys: (n, 16) uint8; announced, so that others find them and can wait; else give them to
+        register(). after: a Lease (its last block) or the Handle of the block that the first one
+        follows, held by the caller. chained=False: keys[i-1] is not the parent of keys[i].
+        parts: slices that make a block whole, 1-32. no_cache: closed at its last release.
+        priority: 1-100, default 50; 100 is never evicted. evict=False: free blocks only.
+        `status` of the Fill says what became of each key, `evicted` which keys had to go.
+
+        Raises NoSpace: nothing has changed; after `timeout` seconds of waiting for space it is
+        also a TimedOut. `after` must be held: Misuse.
+        """
+        cdef kvshm_handle parent
+        cdef uint32_t flags = 0
+        parent.id, parent.seq, parent.zero = KVSHM_NONE, 0, 0
+        if isinstance(after, Lease):
+            if len(after):
+                parent = (<Lease>after).handle_at(len(after) - 1)
+        elif after is not None:
+            parent = as_handle(after)
+        flags |= 0 if announce else KVSHM_QUIET
+        flags |= KVSHM_NO_CACHE if no_cache else 0
+        flags |= 0 if chained else KVSHM_UNCHAINED
+        flags |= 0 if evict else KVSHM_NO_EVICT
+        return allocate_fill(self, n, keys, parent, parts, flags, timeout, priority, tenant)
+
+    def join(self, handles):
+        """Become a member of fills that another process allocated: a Fill of one Handle or of
+        several. ArenaNotFound names a fill that is over."""
+        return join_fill(self, handles)
+
+    def set_no_cache(self, handle, on=True):
+        """Close the block at its last release, or keep it; the last writer wins. Needs a hold."""
+        cdef int rc
+        self.alive()
+        rc = kvshm_set_no_cache(self.ptr, as_handle(handle), bool(on))
+        if rc < 0:
+            fail(rc, "set no-cache")
+
+    def set_priority(self, handle, uint32_t priority):
+        """0-100; 100 is never evicted. Needs a hold."""
+        cdef int rc
+        self.alive()
+        rc = kvshm_set_priority(self.ptr, as_handle(handle), priority)
+        if rc < 0:
+            fail(rc, f"set priority {priority}")
+
+    # Looking after the arena
+
+    def evict(self, keys):
+        """Evict these keys where nobody holds them; how many went."""
+        cdef Keys wanted = as_keys(keys)
+        cdef int64_t n
+        self.alive()
+        with nogil:
+            n = kvshm_evict(self.ptr, wanted.ptr, wanted.n)
+        if n < 0:
+            fail(n, f"evict {wanted.n} keys")
+        return n
+
+    def clear(self):
+        """Evict every block that nobody holds, also of priority 100; how many went."""
+        cdef int64_t n
+        self.alive()
+        with nogil:
+            n = kvshm_clear(self.ptr)
+        if n < 0:
+            fail(n, "clear")
+        return n
+
+    def reset_inactive(self):
+        """clear(), and then all blocks must be free: else Busy, with `expected` and `actual`."""
+        cdef uint64_t expected = 0, actual = 0
+        cdef int rc
+        self.alive()
+        with nogil:
+            rc = kvshm_reset_inactive(self.ptr, &expected, &actual)
+        if rc == -EBUSY:
+            error = Busy(f"reset: expected {expected} free blocks, found {actual}")
+            error.code, error.expected, error.actual = EBUSY, expected, actual
+            raise error
+        if rc < 0:
+            fail(rc, "reset")
+
+    def reap(self):
+        """Give back what dead processes held. Safe at any time."""
+        cdef kvshm_reap_report r
+        cdef int rc
+        self.alive()
+        r.size = sizeof(r)
+        with nogil:
+            rc = kvshm_reap(self.ptr, &r)
+        if rc < 0:
+            fail(rc, "reap")
+        return ReapReport(r.slots_dead, r.slots_cleared, r.slots_draining, r.holds, r.fills,
+                          r.evictions)
+
+    def tick(self):
+        """What the helper thread does; to be called about twice a second with helper=False."""
+        cdef int rc
+        self.alive()
+        with nogil:
+            rc = kvshm_tick(self.ptr)
+        if rc < 0:
+            fail(rc, "tick")
+
+    def stats(self, *, own=False):
+        """Gauges and totals by name (kvshm.Stats), of all processes or of this one alone."""
+        return introspect.stats(self, own)
+
+    def info(self):
+        """What the arena is: kvshm.ArenaInfo."""
+        return introspect.info(self)
+
+    def block(self, block_id):
+        """A snapshot of one block: kvshm.BlockInfo."""
+        return introspect.block(self, block_id)
+
+    def processes(self):
+        """The process slots in use, dead ones included: a list of kvshm.ProcessInfo."""
+        return introspect.processes(self)
+
+    def is_valid(self):
+        """The broken invariants, as a list of kvshm.Broken: empty is fine. On a busy arena some
+        may be transient: look three times."""
+        return introspect.broken(self)
+
+    def __repr__(self):
+        if self.gone:
+            return f"<kvshm.Arena {self.name!r}, closed>"
+        return (f"<kvshm.Arena {self.name!r}: {self.blocks} blocks of {self.block_bytes} bytes, "
+                f"slot {self.slot}>")
+
+
+def _all_options(given):
+    """open()'s defaults for what create() and attach() were not given."""
+    options = {"size": 0, "block_bytes": 0, "identity": None, "dir": None, "blocks": 0,
+               "label": None, "group": None, "pin": "auto", "huge": "auto", "numa": "auto",
+               "helper": True, "reap_interval": 0.5}
+    unknown = given.keys() - options.keys()
+    if unknown:
+        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+    return options | given

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plain values that calls take and return: handles, states, reports."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+NONE = 0xFFFFFFFF
+"""The id that stands for "no block"."""
+
+
+class Handle(NamedTuple):
+    """A block and which of its lives. Holds nothing: the weak form, fit to be sent to others."""
+
+    id: int
+    seq: int
+
+
+class Status(IntEnum):
+    """What became of a key: at `allocate` (NONE to FULL), at `register` (PRIMARY to PRIVATE)."""
+
+    NONE = 0
+    ANNOUNCED = 1
+    EXISTS = 2
+    PENDING = 3
+    FULL = 4
+    PRIMARY = 5
+    DUPLICATE = 6
+    PRESENT = 7
+    PRIVATE = 8
+
+
+class Presence(IntFlag):
+    """Bits of `Arena.presence`."""
+
+    G2 = 1
+    G3 = 2
+    G4 = 4
+    FILLING = 8
+
+
+class State(IntEnum):
+    """State of a block word."""
+
+    FREE = 0
+    FILLING = 1
+    READY = 2
+    EVICTING = 3
+    READY_LAST = 6
+
+
+class ReapReport(NamedTuple):
+    """What `Arena.reap` gave back for processes that are dead."""
+
+    slots_dead: int
+    slots_cleared: int
+    slots_draining: int
+    holds: int
+    fills: int
+    evictions: int
+
+
+class Broken(NamedTuple):
+    """A broken invariant: its number in docs/protocol.md, the block (or NONE), what was seen."""
+
+    invariant: int
+    id: int
+    what: str
+
+
+class BlockInfo(NamedTuple):
+    """A snapshot of one block; its fields are not mutually consistent."""
+
+    id: int
+    key: bytes
+    seq: int
+    holders: int
+    state: int
+    flags: int
+    parent: int
+    child: int
+    primary: int
+    depth: int
+    stamp: int
+    frequency: int
+    parts: int
+    begun: int
+    arrived: int
+    priority: int
+    tenant: int
+    own_holds: int
+
+
+class ProcessInfo(NamedTuple):
+    """A process slot in use. `start_time` in clock ticks after boot, `attached_at` in seconds."""
+
+    slot: int
+    pid: int
+    uid: int
+    label: str
+    alive: bool
+    device_busy: bool
+    draining: bool
+    self: bool
+    start_time: int
+    attached_at: int
+    pid_ns: int
+
+
+class ArenaInfo(NamedTuple):
+    """What an arena is. Sizes in bytes; `numa` is a node, or -2 for interleaved."""
+
+    name: str
+    path: str
+    bytes: int
+    block_bytes: int
+    blocks: int
+    data_offset: int
+    metadata_bytes: int
+    private_bytes: int
+    page_bytes: int
+    uuid: bytes
+    fingerprint: bytes
+    identity: str
+    slot: int
+    slots_used: int
+    pinned: bool
+    created: bool
+    raw: bool
+    numa: int
+
+
+class Stats(Mapping[str, int]):
+    """Statistics by name (`stats["hits_total"]`, `stats.hits_total`), in the header's order.
+
+    Gauges end in no suffix, counters in _total. A snapshot: not mutually consistent.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: dict[str, int]) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> int:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, name: str) -> int:
+        if name.startswith("_") or name not in self._values:  # "_values" itself: while unpickled
+            raise AttributeError(name)
+        return self._values[name]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{k}={v}" for k, v in self._values.items() if v)
+        return f"Stats({shown})"
