@@ -199,32 +199,34 @@ int give_back(Arena& a, std::uint32_t id) {
   return give_back(a, id, ticks);
 }
 
-int publish_fill(Arena& a, std::uint32_t id, bool last) {
+Published publish_fill(Arena& a, std::uint32_t id, bool last, std::uint32_t primary) {
   Cell& c = a.counts[id];
   Hot& h = a.hot[id];
   std::uint32_t v = c.load(std::memory_order_acquire);
   for (;;) {
     if (v & kT) {
-      if (!wait_settled(a, c)) return -ETIMEDOUT;
+      if (!wait_settled(a, c)) return Published::kNotMine;
       v = c.load(std::memory_order_acquire);
       continue;
     }
-    if (!(v & kCount)) return -KVSHM_ENOTMINE;
-    if (!(v & kF)) return 0;  // a thread of mine saw it READY
+    if (!(v & kCount)) return Published::kNotMine;
+    if (!(v & kF)) return Published::kBefore;  // a thread of mine saw it READY
     if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acquire)) continue;
     word_t w = h.word.load(std::memory_order_acquire);
-    bool mine = false;
-    while (state(w) == kFilling && (w & a.me)) {
+    bool mine = false, alone = false;
+    while (!mine && state(w) == kFilling && (w & a.me)) {
+      alone = holders(w) == a.me && (v & kCount) == 1;
+      a.cold[id].primary.store(alone ? primary : kNone, std::memory_order_relaxed);
       KVSHM_STEP("publish.before");
-      // release: payload, key and flags before READY; pairs with the acquire of take_ready
+      // release: payload, key, flags and primary before READY; pairs with the acquire of take_ready
       mine = h.word.compare_exchange_weak(w, with_state(w, last ? kReadyLast : kReady),
                                           std::memory_order_acq_rel, std::memory_order_acquire);
-      if (mine) break;
     }
     const bool ready = mine || (is_ready(w) && (w & a.me));
     settle(a, c, ready ? (v & kCount) : v);
     if (mine) wake_fill(a, id);
-    return mine ? 1 : ready ? 0 : -KVSHM_ENOTMINE;
+    if (mine) return alone ? Published::kByMeAlone : Published::kByMe;
+    return ready ? Published::kBefore : Published::kNotMine;
   }
 }
 

@@ -32,8 +32,10 @@ class Ticks;
 int give_back(Arena& a, std::uint32_t id, Ticks& ticks);
 int give_back(Arena& a, std::uint32_t id);
 // FILLING (all parts arrived, checked by the caller) -> READY or READY_LAST, F cleared.
-// 1: by this call; 0: another member was first; -KVSHM_ENOTMINE.
-int publish_fill(Arena& a, std::uint32_t id, bool last);
+// primary: of a duplicate, held by the caller. It is recorded only if the caller is the fill's one
+// member: others hold the duplicate without having taken its primary, and would give back too much.
+enum class Published { kByMe, kByMeAlone, kBefore, kNotMine };
+Published publish_fill(Arena& a, std::uint32_t id, bool last, std::uint32_t primary = kNone);
 // Is this process a holder / a member of (id, seq)?
 bool holds_ready(Arena& a, std::uint32_t id, std::uint64_t seq);
 bool fills(Arena& a, std::uint32_t id, std::uint64_t seq);

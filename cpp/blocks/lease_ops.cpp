@@ -53,11 +53,11 @@ int release_lease(Arena& a, kvshm_lease lease) {
 
 int trim_lease(Arena& a, kvshm_lease lease, std::uint32_t keep) {
   std::uint32_t index;
-  LeaseEntry* e = a.leases.win(lease, &index);  // nobody else releases it meanwhile
+  LeaseEntry* e = a.leases.borrow(lease, &index);  // nobody else releases it meanwhile
   if (!e) return -EBADF;
   give_back_from(a, e, keep);
   if (index < kLeaseLines) a.mine->leases[index].count.store(e->count, std::memory_order_relaxed);
-  e->token.store(lease, std::memory_order_release);
+  a.leases.give_back(e, lease);
   return 0;
 }
 

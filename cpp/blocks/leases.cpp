@@ -1,6 +1,7 @@
 #include "blocks/leases.hpp"
 
 #include <new>
+#include <thread>
 
 namespace kvshm {
 
@@ -52,22 +53,35 @@ LeaseEntry* Leases::take(std::uint32_t n, std::uint32_t* index) {
 }
 
 std::uint64_t Leases::commit(LeaseEntry* e, std::uint32_t index) {
-  const std::uint64_t token = std::uint64_t{++e->nonce} << 32 | (index + 1);
+  e->nonce = (e->nonce + 1) & 0x7fffffff;
+  const std::uint64_t token = std::uint64_t{e->nonce} << 32 | (index + 1);
   e->token.store(token, std::memory_order_release);
   return token;
 }
 
-LeaseEntry* Leases::win(std::uint64_t token, std::uint32_t* index) {
-  LeaseEntry* e = peek(token, index);
-  if (!e || !e->token.compare_exchange_strong(token, 0, std::memory_order_acq_rel)) return nullptr;
-  return e;
-}
-
-LeaseEntry* Leases::peek(std::uint64_t token, std::uint32_t* index) {
-  if (!(token & 0xffffffffu)) return nullptr;
+LeaseEntry* Leases::take_token(std::uint64_t token, std::uint64_t to, std::uint32_t* index) {
+  if (!(token & 0xffffffffu) || (token & kBorrowed)) return nullptr;
   *index = std::uint32_t(token) - 1;
   LeaseEntry* e = at(*index);
-  return e && e->token.load(std::memory_order_acquire) == token ? e : nullptr;
+  if (!e) return nullptr;
+  for (;;) {
+    std::uint64_t v = token;
+    if (e->token.compare_exchange_strong(v, to, std::memory_order_acq_rel)) return e;
+    if (v != (token | kBorrowed)) return nullptr;
+    std::this_thread::yield();  // a borrower is done after a copy or a few releases
+  }
+}
+
+LeaseEntry* Leases::win(std::uint64_t token, std::uint32_t* index) {
+  return take_token(token, 0, index);
+}
+
+LeaseEntry* Leases::borrow(std::uint64_t token, std::uint32_t* index) {
+  return take_token(token, token | kBorrowed, index);
+}
+
+void Leases::give_back(LeaseEntry* e, std::uint64_t token) {
+  e->token.store(token, std::memory_order_release);
 }
 
 void Leases::put(std::uint32_t index) {

@@ -67,6 +67,12 @@ Verdict enter_index(Arena& a, std::uint32_t id, Key key, int policy) {
   return {};
 }
 
+Stat counter_of(std::uint8_t result) {
+  return result == KVSHM_ST_PRIMARY     ? kStat_registered_total
+         : result == KVSHM_ST_DUPLICATE ? kStat_duplicates_total
+                                        : kStat_private_total;
+}
+
 }  // namespace
 
 int begin_part(Arena& a, kvshm_handle h, std::uint32_t part) {
@@ -96,7 +102,10 @@ bool all_arrived(const Arena& a, std::uint32_t id) {
 }
 
 int publish(Arena& a, kvshm_handle h) {
-  if (holds_ready(a, h.id, h.seq)) return publish_fill(a, h.id, false);  // another member was first
+  if (holds_ready(a, h.id, h.seq)) {  // another member was first
+    publish_fill(a, h.id, false);
+    return 0;
+  }
   if (!fills(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
   const std::uint8_t flags = a.hot[h.id].flags.load(std::memory_order_acquire);
   if (!(flags & kAnnounced)) return -KVSHM_ESTATE;  // its allocator registers it
@@ -104,9 +113,10 @@ int publish(Arena& a, kvshm_handle h) {
   const std::uint32_t up = a.hot[h.id].parent.load(kRelaxed);
   link_child(a, h.id, up);
   // FAILED: a reaper found only dead members and erased its entry before we joined.
-  const int rc = publish_fill(a, h.id, flags & (kLastWanted | kFailed));
-  if (rc == 1) a.count(kStat_registered_total);
-  return rc < 0 ? rc : 0;
+  const Published p = publish_fill(a, h.id, flags & (kLastWanted | kFailed));
+  if (p == Published::kNotMine) return -KVSHM_ENOTMINE;
+  if (p != Published::kBefore) a.count(kStat_registered_total);
+  return 0;
 }
 
 int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* out,
@@ -119,7 +129,8 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
   Verdict v{KVSHM_ST_PRIMARY, kNone};
   if (ready) {
     *result = KVSHM_ST_PRIMARY;
-    return publish_fill(a, h.id, false);
+    publish_fill(a, h.id, false);
+    return 0;
   }
   if (int rc = imply_parts(a, h.id)) return rc;
   if (!(flags & kAnnounced)) {
@@ -134,24 +145,16 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
       *result = v.result;
       return 0;
     }
-    if (v.result == KVSHM_ST_DUPLICATE) {
-      a.cold[h.id].primary.store(v.primary, kRelaxed);
-      hot.flags.fetch_or(kDuplicate, kRelaxed);
-    } else if (v.result == KVSHM_ST_PRIVATE) {
-      hot.flags.fetch_or(kPrivate, kRelaxed);
-    }
+    // Fixed before publish: who holds the block afterwards goes by them.
+    if (v.result == KVSHM_ST_DUPLICATE) hot.flags.fetch_or(kDuplicate, kRelaxed);
+    if (v.result == KVSHM_ST_PRIVATE) hot.flags.fetch_or(kPrivate, kRelaxed);
   }
   if (v.result == KVSHM_ST_PRIMARY) link_child(a, h.id, hot.parent.load(kRelaxed));
   const bool last = v.result != KVSHM_ST_PRIMARY || (flags & kLastWanted);
-  const int rc = publish_fill(a, h.id, last);
-  if (rc < 0) {
-    if (v.primary != kNone) give_back(a, v.primary);
-    return rc;
-  }
-  if (rc == 1)
-    a.count(v.result == KVSHM_ST_PRIMARY     ? kStat_registered_total
-            : v.result == KVSHM_ST_DUPLICATE ? kStat_duplicates_total
-                                             : kStat_private_total);
+  const Published p = publish_fill(a, h.id, last, v.primary);
+  if (v.primary != kNone && p != Published::kByMeAlone) give_back(a, v.primary);
+  if (p == Published::kNotMine) return -KVSHM_ENOTMINE;
+  if (p != Published::kBefore) a.count(counter_of(v.result));
   *result = v.result;
   return 0;
 }

@@ -43,11 +43,11 @@ int64_t kvshm_lease_ids(kvshm_arena* h, kvshm_lease lease, uint32_t* ids, uint32
   if (call.rc()) return call.rc();
   if (cap && !ids) return -EINVAL;
   std::uint32_t index;
-  LeaseEntry* e = call->leases.win(lease, &index);
+  LeaseEntry* e = call->leases.borrow(lease, &index);
   if (!e) return misuse(*call, -EBADF);
   const std::uint32_t n = e->count;
   for (std::uint32_t i = 0; i < n && i < cap; i++) ids[i] = e->ids[i];
-  e->token.store(lease, std::memory_order_release);
+  call->leases.give_back(e, lease);
   return n;
 }
 
