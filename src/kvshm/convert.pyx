@@ -7,7 +7,7 @@ Nothing here touches an arena. Every function raises kvshm.InvalidArgument for w
 import re
 
 from cpython.buffer cimport (PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release,
-                             PyObject_GetBuffer)
+                             PyObject_CheckBuffer, PyObject_GetBuffer)
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.math cimport isfinite
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -79,11 +79,10 @@ cdef Bytes as_bytes(object data, bint writable):
     """Contiguous memory of anything that has some, whatever its item type."""
     cdef Bytes out = Bytes.__new__(Bytes)
     cdef int flags = PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if writable else 0)
-    if not hasattr(type(data), "__buffer__"):
-        try:
-            memoryview(data)
-        except TypeError:  # a tensor: numpy knows how to share its memory
-            data = np.asarray(data)
+    if not PyObject_CheckBuffer(data):
+        if not hasattr(data, "__array__"):
+            raise InvalidArgument(f"expected bytes or an array, got {type(data).__name__}")
+        data = np.asarray(data)  # a tensor: numpy knows how to share its memory
     try:
         PyObject_GetBuffer(data, &out.view, flags)
     except (BufferError, ValueError) as error:
