@@ -8,7 +8,6 @@ the arena has no space the request goes on in private memory: a miss, nothing mo
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections import deque
 
@@ -16,16 +15,18 @@ import kvshm
 import numpy as np
 import torch
 
-from .config import ModelConfig
+from .config import FLOAT_BYTES
 from .identity import identity_of
-from .kv import Counts, KeyBytes, KVCache, Registered, reusable_blocks
+from .kv import Counts, KeyBytes, KVCache, Registered
 from .settings import COPY, Settings
+
+RACES = 3  # after so many lost ones a request computes what others compute too
 
 # torch knows no read-only tensor. The engine never writes to a block that it did not allocate.
 warnings.filterwarnings("ignore", message="The given buffer is not writable")
 
 
-def open_cache(settings: Settings) -> KVCache:
+def open_cache(settings: Settings, chunk_ms: float) -> KVCache:
     arena = kvshm.Arena.attach(
         settings.arena,
         identity=identity_of(settings),
@@ -33,7 +34,7 @@ def open_cache(settings: Settings) -> KVCache:
         dir=settings.directory,
         label=settings.label,
     )
-    shared = Shared(arena, settings.model, settings.block_tokens, settings.wait_limit)
+    shared = Shared(arena, settings, chunk_ms)
     if settings.kv == COPY:
         from .kv_copy import CopyCache
 
@@ -44,42 +45,52 @@ def open_cache(settings: Settings) -> KVCache:
 class Shared:
     """The arena and what both ways of using it need."""
 
-    def __init__(
-        self, arena: kvshm.Arena, model: ModelConfig, block_tokens: int, wait_limit: float
-    ) -> None:
+    def __init__(self, arena: kvshm.Arena, settings: Settings, chunk_ms: float) -> None:
+        """chunk_ms: what computing one block takes here. It bounds the wait for others."""
         self.arena = arena
-        self.shape = model.block_shape(block_tokens)
-        self.block_tokens = block_tokens
-        self.block_bytes = model.block_bytes(block_tokens)
+        self.shape = settings.model.block_shape(settings.block_tokens)
+        self.block_tokens = settings.block_tokens
+        self.block_bytes = settings.model.block_bytes(settings.block_tokens)
         self.counts = Counts()
-        self._wait_limit = wait_limit
-
-    def keys(self, tokens: list[int], parent: KeyBytes | None = None) -> np.ndarray:
-        return self.arena.identity.keys(np.asarray(tokens, np.uint32), parent=parent)
+        self._wait, self._chunk_ms = settings.wait_limit, chunk_ms
 
     def tensor(self, view: kvshm.View) -> torch.Tensor:
         """The block as a tensor; it keeps the view, and so the block, held."""
-        count = self.block_bytes // 4
+        count = self.block_bytes // FLOAT_BYTES
         return torch.frombuffer(view, dtype=torch.float32, count=count).view(self.shape)
 
-    def match(self, keys: np.ndarray) -> kvshm.Lease:
-        """The longest prefix that is to be had. A block that somebody is computing is awaited, as
-        long as there is one more block every `wait_limit` seconds."""
-        deadline = time.monotonic() + self._wait_limit
-        lease = self.arena.match(keys)
-        while lease.pending is not None and time.monotonic() < deadline:
-            self.counts.waited += 1
-            self.arena.wait(lease.pending, max(0.0, deadline - time.monotonic()))
-            # The old lease holds what was found until the new one does.
-            longer = self.arena.match(keys)
-            if len(longer) > len(lease):
-                deadline = time.monotonic() + self._wait_limit
-            lease.release()
-            lease = longer
-        return lease
+    def plan(self, keys: list[KeyBytes], tokens: int, reuse: bool) -> kvshm.MatchPlan:
+        """What to reuse, after waiting for what others are computing; at least one token is left
+        to compute."""
+        plan = kvshm.plan(
+            self.arena, keys if reuse else keys[:0], tokens, wait=self._wait,
+            compute_ms=self._chunk_ms,
+        )
+        self.counts.waited += plan.waits
+        return plan
 
     def close(self) -> None:
         self.arena.close()
+
+
+class Keys:
+    """Keys of a sequence's full blocks, as it grows."""
+
+    def __init__(self, identity: kvshm.Identity, tokens: list[int]) -> None:
+        self._chain = kvshm.KeyChain(identity)
+        self._tokens = 0
+        self.all: list[KeyBytes] = []
+        self.grow(tokens)
+
+    def grow(self, tokens: list[int]) -> None:
+        """`tokens` is the whole sequence; those that are known already are not hashed again."""
+        new = self._chain.extend(np.asarray(tokens[self._tokens :], np.uint32))
+        self.all += [bytes(key) for key in new]
+        self._tokens = max(self._tokens, len(tokens))
+
+    def pair(self, index: int) -> tuple[KeyBytes, KeyBytes]:
+        """Key of a block and of its parent."""
+        return self.all[index], self.all[index - 1] if index else b""
 
 
 class InPlaceSequence:
@@ -92,38 +103,41 @@ class InPlaceSequence:
         self._ahead: deque[kvshm.Fill] = deque()  # announced, not yet begun
         self._writing: kvshm.Fill | None = None  # None: the last block is private, or complete
         self._leases: list[kvshm.Lease] = []
-        keys = shared.keys(tokens)
-        self._keys = [bytes(key) for key in keys]
-        usable = reusable_blocks(tokens, shared.block_tokens) if reuse else 0
+        self._keys = Keys(shared.arena.identity, tokens)
+        self._prompt_blocks = len(self._keys.all)
+        self._last: kvshm.Handle | None = None  # of the last block; None: private, or no block
         try:
-            found = shared.match(keys[:usable])
-            self._leases.append(found)
-            for i in range(len(found)):
-                self.blocks.append(shared.tensor(found.view(i)))
-                self.reused.append(self._keys[i])
-            self._last: kvshm.Handle | None = found.handle(len(found) - 1) if found else None
-            self._announce(keys[len(found) :])
+            for _ in range(RACES):
+                if self._begin(len(tokens), reuse):
+                    break
         except BaseException:
             self.close()
             raise
 
-    def _announce(self, keys: np.ndarray) -> None:
-        """Blocks for these keys, as many as there is space for."""
-        after = self._last
-        for i in range(len(keys)):
+    def _begin(self, tokens: int, reuse: bool) -> bool:
+        """Find, and announce the rest. False: somebody announced the same in between."""
+        self.close()
+        found = self._shared.plan(self._keys.all, tokens, reuse).lease
+        self._leases.append(found)
+        self.blocks = [self._shared.tensor(found.view(i)) for i in range(len(found))]
+        self.reused = self._keys.all[: len(found)]
+        after = self._last = found.handle(len(found) - 1) if found else None
+        # One fill a block, as each is registered as soon as it is full.
+        for key in self._keys.all[len(found) :]:
             try:
-                fill = self._shared.arena.allocate(1, keys=keys[i : i + 1], after=after)
+                fill = self._shared.arena.allocate(1, keys=[key], after=after)
             except kvshm.NoSpace:
-                return
+                break
             after = fill.handles[0]
             self._ahead.append(fill)
+        return not (self._ahead and self._ahead[0].status[0] == kvshm.Status.PENDING)
 
     def extend(self) -> None:
         shared = self._shared
         self._writing = None
         if self._ahead:
             self._writing = self._ahead.popleft()
-        elif len(self.blocks) >= len(self._keys):
+        elif len(self.blocks) >= self._prompt_blocks:
             # Not full by the prompt alone; its key shows when it is full.
             try:
                 self._writing = shared.arena.allocate(1, after=self._last)
@@ -138,15 +152,10 @@ class InPlaceSequence:
             self._last = self._writing.handles[0]
 
     def complete(self, tokens: list[int], made: str) -> None:
-        size = self._shared.block_tokens
-        index = len(self.blocks) - 1
-        parent = self._keys[index - 1] if index else b""
-        if index == len(self._keys):
-            block = tokens[index * size : (index + 1) * size]
-            self._keys.append(bytes(self._shared.keys(block, parent or None)[0]))
+        self._keys.grow(tokens)
+        key, parent = self._keys.pair(len(self.blocks) - 1)
         if self._writing is None:
             return
-        key = self._keys[index]
         self._leases.append(self._writing.register(keys=[key]))
         self._writing = None
         self._shared.counts.registered += 1

@@ -8,7 +8,7 @@ import kvshm
 import torch
 
 from .kv import KeyBytes, LocalStore, Registered, reusable_blocks
-from .kv_arena import Shared
+from .kv_arena import Keys, Shared
 
 OWN_BLOCKS = 4096  # of the worker's own cache; more than the demo ever has
 
@@ -20,37 +20,34 @@ class CopySequence:
         self.blocks: list[torch.Tensor] = []
         self.reused: list[KeyBytes] = []
         self._cache, self._registered = cache, registered
-        shared = cache.shared
-        keys = shared.keys(tokens)
-        self._keys = [bytes(key) for key in keys]
-        usable = reusable_blocks(tokens, shared.block_tokens) if reuse else 0
-        for key in self._keys[:usable]:
+        self._keys = Keys(cache.shared.arena.identity, tokens)
+        usable = reusable_blocks(tokens, cache.shared.block_tokens) if reuse else 0
+        for key in self._keys.all[:usable]:
             block = cache.own.get(key)
             if block is None:
                 break
             self.blocks.append(block)
-        own = len(self.blocks)
-        with shared.match(keys[own:usable]) as found:
-            for i in range(len(found)):
+        self._fetch(len(tokens), len(self.blocks), usable)
+        self.reused = self._keys.all[: len(self.blocks)]
+
+    def _fetch(self, tokens: int, own: int, usable: int) -> None:
+        """What others have beyond our own run, copied once."""
+        shared = self._cache.shared
+        behind = tokens - own * shared.block_tokens
+        with shared.plan(self._keys.all[own:usable], behind, True) as plan:
+            for i in range(plan.reused_blocks):
                 block = torch.empty(shared.shape)
-                found.copy_out(i, block.numpy().reshape(-1))
+                plan.lease.copy_out(i, block.numpy().reshape(-1))
                 shared.counts.copied_out += shared.block_bytes
                 self.blocks.append(block)
-                cache.own.put(self._keys[own + i], block)
-        self.reused = self._keys[: len(self.blocks)]
+                self._cache.own.put(self._keys.all[own + i], block)
 
     def extend(self) -> None:
         self.blocks.append(torch.empty(self._cache.shared.shape))
 
     def complete(self, tokens: list[int], made: str) -> None:
-        shared = self._cache.shared
-        size = shared.block_tokens
-        index = len(self.blocks) - 1
-        parent = self._keys[index - 1] if index else b""
-        if index == len(self._keys):
-            block = tokens[index * size : (index + 1) * size]
-            self._keys.append(bytes(shared.keys(block, parent or None)[0]))
-        key = self._keys[index]
+        self._keys.grow(tokens)
+        key, parent = self._keys.pair(len(self.blocks) - 1)
         self._cache.own.put(key, self.blocks[-1])
         if self._offer(key):
             self._registered(key, parent, made)
