@@ -2,6 +2,7 @@
 """The plain values that calls take and return: handles, states, reports."""
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator, Mapping
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
@@ -120,8 +121,8 @@ class ArenaInfo(NamedTuple):
     metadata_bytes: int
     private_bytes: int
     page_bytes: int
-    uuid: bytes
-    fingerprint: bytes
+    uuid: builtins.bytes
+    fingerprint: builtins.bytes
     identity: str
     slot: int
     slots_used: int

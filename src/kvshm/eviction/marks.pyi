@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvshm.attach import Attachment
+
+Scorer = str | Callable[[Any, int], Any]
+
+def mark_new(
+    arena: Attachment, n: int, scorer: Scorer, marked: npt.NDArray[np.uint64] | None
+) -> npt.NDArray[np.uint32]: ...
+def mark_victims(arena: Attachment, n: int, scorer: Scorer = "lru") -> int: ...
+def marks_left(arena: Attachment) -> int: ...
+def free_blocks(arena: Attachment) -> int: ...
