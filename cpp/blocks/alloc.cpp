@@ -155,9 +155,12 @@ int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t
 
 std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
   std::uint32_t other = kNone;
+  auto& flags = a.hot[id].flags;
+  // Members are told of the block only after this; nobody else inserts meanwhile. A member may
+  // publish once ANNOUNCED is set, so never while the entry is tentative.
   switch (insert_if_absent(a, id, key, &other)) {
     case Insert::kDone:
-      a.hot[id].flags.fetch_or(kAnnounced, std::memory_order_release);
+      flags.fetch_or(kAnnounced | kInserting, std::memory_order_release);
       return KVSHM_ST_ANNOUNCED;
     case Insert::kFull:
       return KVSHM_ST_FULL;

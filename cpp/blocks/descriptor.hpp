@@ -36,6 +36,7 @@ enum Flags : std::uint8_t {
   kFailed = KVSHM_F_FAILED,
   kPrivate = KVSHM_F_PRIVATE,  // published without an entry
   kLastWanted = 16,            // NO_CACHE asked for before publish
+  kInserting = 32,             // somebody makes, or has made, its entry: one inserter a life
 };
 
 struct alignas(64) Hot {

@@ -134,6 +134,9 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
   }
   if (int rc = imply_parts(a, h.id)) return rc;
   if (!(flags & kAnnounced)) {
+    // One inserter a life: two members that register at once would make two entries.
+    if (hot.flags.fetch_or(kInserting, std::memory_order_acq_rel) & kInserting)
+      return -KVSHM_ESTATE;
     hot.store_key(key);
     KVSHM_STEP("register.keyed");
     v = enter_index(a, h.id, key, policy);
