@@ -165,26 +165,44 @@ def _failed_check(out: str) -> str:
 
 
 def _unreached(row: Row, work: Path) -> frozenset[str]:
-    """Marks of steps none of whose states the search came by."""
+    """Marks of steps none of whose states the search came by.
+
+    pan lists the states it did not reach, but not all that lie behind those: they are found by
+    walking its table of transitions from each process's first state.
+    """
     _, table = _run(["./pan", "-d"], work, COMPILE_SECONDS)
-    every: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    missed: set[tuple[str, str]] = set()
     process = ""
-    for line in table.splitlines():
-        if (m := re.match(r"(?:proctype|init|never) ?(\w*)", line)) and "state" not in line:
-            process = m[1] or "init"
-        elif m := re.match(r"\s*state\s+(\d+) .*?([\w.]+\.(?:pml|inc)):(\d+)", line):
-            every.setdefault((m[2], m[3]), set()).add((process, m[1]))
     for line in (work / "pan.out").read_text().splitlines():
         if m := re.match(r"unreached in (?:proctype )?(\w+)", line):
             process = m[1]
-        elif m := re.match(r"\s+([\w.]+):(\d+), state (\d+),", line):
-            every.get((m[1], m[2]), set()).discard((process, m[3]))
+        elif m := re.match(r"\s+[\w.]+:\d+, state (\d+),", line):
+            missed.add((process, m[1]))
+    start: set[tuple[str, str]] = set()
+    follows: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    every: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for line in table.splitlines():
+        if m := re.match(r"(?:proctype|init|never)\b ?(\w*)", line):
+            process = m[1] or "init"
+        elif m := re.match(
+            r"\s*state\s+(\d+) .*?-> state\s+(\d+).*?([\w.]+\.(?:pml|inc)):(\d+)", line
+        ):
+            state = (process, m[1])
+            if not any(p == process for p, _ in start):
+                start.add(state)
+            follows.setdefault(state, set()).add((process, m[2]))
+            every.setdefault((m[3], m[4]), set()).add(state)
+    came_by, todo = set(), [s for s in start if s not in missed]
+    while todo:
+        state = todo.pop()
+        came_by.add(state)
+        todo += [s for s in follows.get(state, ()) if s not in came_by and s not in missed]
     marks = marks_of(work / row.file)
     reached: set[str] = set()
     for number, names in marks.items():
         # a step of several lines counts at its first line
         lines = [(row.file, str(n)) for n in range(number, number - 4, -1)]
-        if any(every[x] for x in [x for x in lines if x in every][:1]):
+        if any(every[x] & came_by for x in [x for x in lines if x in every][:1]):
             reached |= set(names)
     return frozenset({m for ms in marks.values() for m in ms} - reached)
 

@@ -31,3 +31,25 @@ def test_every_control_of_the_protocol_is_in_the_quick_set() -> None:
 def test_every_model_has_a_passing_row_and_a_control() -> None:
     for file in {row.file for row in ROWS}:
         assert {row.expect for row in QUICK if row.file == file} == {"ok", "bad"}, file
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING) or 'spin, gcc'}")
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row("a control that passes", "pending.pml", fails="same_key"),
+        Row("a model that fails", "pending.pml", ("NOZERO",)),
+        Row("a control that fails elsewhere", "pending.pml", ("NOZERO",), fails="clean"),
+        Row("a search that hits its limit", "fill.pml", ("OPS=2",), seconds=1),
+    ],
+    ids=lambda row: row.name,
+)
+def test_a_wrong_outcome_is_noticed(row: Row) -> None:
+    assert not check(row).as_expected
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"needs {' and '.join(MISSING) or 'spin, gcc'}")
+def test_a_step_that_is_never_taken_is_noticed() -> None:
+    """Without a kill the reaper is out of reach, and with one operation a slot reuse is."""
+    unreached = check(Row("no kill", "fill.pml", ("KILLS=0", "NP=2"))).unreached
+    assert unreached == {"fill.3", "fill.19", "fill.20", "fill.21", "fill.22"}
