@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kvshm list`: every kvshm.* object on the shm mount, whatever it is."""
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from ..inspector import objects
+from . import arenas, text
+from .failures import FINE, Failure
+
+HEAD = ["NAME", "SIZE", "USED", "BLOCKS", "PROCS", "STATE", "LAYOUT"]
+
+
+def run(args: argparse.Namespace) -> int:
+    found = []
+    for folder in [None, *dict.fromkeys(args.dir)]:
+        for name in arenas.names(folder):
+            try:
+                found.append(describe(name, folder))
+            except FileNotFoundError:
+                continue  # removed since the directory was read
+    if args.json:
+        text.print_json(text.document("list", arenas=found))
+    elif not args.quiet:
+        if found:
+            print(text.table(HEAD, [_row(one) for one in found], right=["SIZE", "USED", "BLOCKS"],
+                             color=text.wants_color(args.no_color),
+                             alarm=["dead", "damaged", "foreign"]))
+    return FINE
+
+
+def describe(name: str, folder: str | None) -> dict[str, Any]:
+    """One arena as it stands in the JSON document. What cannot be known is null."""
+    path = objects.path_of(name, folder)
+    status = os.stat(path, follow_symlinks=False)
+    one: dict[str, Any] = dict(
+        name=name, path=path, bytes=status.st_size, uid=status.st_uid,
+        mode=f"{status.st_mode & 0o7777:04o}", state="", detail="", layout_version=None,
+        block_bytes=None, blocks_total=None, blocks_free=None, used_blocks=None, used_bytes=None,
+        processes_alive=None, processes_dead=None)
+    try:
+        fd, verdict = arenas.look_up(name, folder)
+    except Failure as e:
+        one.update(state="unreadable", detail=str(e))
+        return one
+    one.update(state=verdict.kind, detail=verdict.why, layout_version=verdict.version or None)
+    if fd is None:
+        return one
+    if verdict.kind != objects.GOOD:
+        os.close(fd)
+        return one
+    from ..inspector.view import View
+
+    with View(fd, name, folder, verdict) as view:
+        one.update(_figures(view))
+    return one
+
+
+def _figures(view: Any) -> dict[str, Any]:
+    import numpy as np
+
+    from ..inspector import layout
+    from ..inspector.view import state_of
+
+    g, lives = view.geometry, view.live_slots()
+    free = int(np.count_nonzero(state_of(view.words()) == layout.FREE))
+    alive = sum(lives)
+    dead = sum(bool(used) and not lives[slot] for slot, used in enumerate(view.slots["used"]))
+    state = f"{dead} dead" if dead else "healthy" if alive else "idle"
+    used = g.blocks - free
+    return dict(state=state, block_bytes=g.block_bytes, blocks_total=g.blocks, blocks_free=free,
+                used_blocks=used, used_bytes=used * g.block_bytes, processes_alive=alive,
+                processes_dead=dead)
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    name, layout = text.clean(one["name"]), str(one["layout_version"] or "-")
+    if one["blocks_total"] is None:
+        why = f" ({one['detail']})" if one["detail"] else ""
+        return [name, text.size(one["bytes"]), "-", "-", "-", one["state"] + why, layout]
+    percent = f"{100 * one['used_blocks'] // one['blocks_total']}%"
+    dead = f" (+{one['processes_dead']})" if one["processes_dead"] else ""
+    return [name, text.size(one["bytes"]), f"{text.size(one['used_bytes'])} {percent:>4}",
+            f"{one['blocks_total']} x {text.size(one['block_bytes'])}",
+            f"{one['processes_alive']}{dead}", one["state"], layout]

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parser and the one place where the command ends.
+
+Verbs are modules of this package with a function run(args) -> exit code; only the one asked for is
+imported, so that `kvshm --help` and completion stay fast.
+"""
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from .failures import INTERRUPTED, PIPE_CLOSED, USAGE, Failure
+
+EXIT_CODES = """\
+exit codes:
+  0 fine          1 found something (broken, or work to do)   2 usage
+  3 no such arena 4 no permission                             5 other layout, damaged or foreign
+  6 gave up waiting (unfinished, busy, in use)                130 interrupted"""
+
+# shtab's mark for an argument that a shell function of ours completes.
+_ARENAS = {"bash": "_kvshm_arenas", "zsh": "_kvshm_arenas", "tcsh": "f"}
+_PREAMBLE = {
+    "bash": '_kvshm_arenas() { local p f; for f in /dev/shm/kvshm."$1"*; do '
+            '[ -e "$f" ] && echo "${f#/dev/shm/kvshm.}"; done; }',
+    "zsh": '_kvshm_arenas() { local -a n; n=(/dev/shm/kvshm.*(N)); compadd -- '
+           '"${n[@]#/dev/shm/kvshm.}"; }',
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Failure(USAGE, "", message, f"`{self.prog} --help` shows how")
+
+
+class _Completion(argparse.Action):
+    """--print-completion SHELL, with shtab loaded only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> NoReturn:
+        try:
+            import shtab
+        except ImportError:
+            raise Failure(USAGE, "", "completion needs the package shtab",
+                          "pip install 'kvshm[tools]'") from None
+        print(shtab.complete(parser, shell=rest[1], preamble=_PREAMBLE.get(rest[1], "")))
+        parser.exit()
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print("kvshm", version("kvshm"))
+        parser.exit()
+
+
+def make_parser() -> _Parser:
+    parser = _Parser(prog="kvshm", description="Looks into and after kvshm arenas.",
+                     epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-V", "--version", nargs=0, action=_Version,
+                        help="show the version and exit")
+    parser.add_argument("--print-completion", choices=["bash", "zsh", "tcsh"], action=_Completion,
+                        metavar="SHELL", help="print a completion script: bash, zsh or tcsh")
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+
+    common = _Parser(add_help=False)
+    common.add_argument("-j", "--json", action="store_true", help="one JSON document, not text")
+    common.add_argument("-q", "--quiet", action="store_true", help="only errors and the exit code")
+    common.add_argument("--no-color", action="store_true", help="as the variable NO_COLOR")
+
+    def verb(name: str, module: str, text: str, one: bool = True) -> _Parser:
+        made = verbs.add_parser(name, parents=[common], help=text, description=text)
+        made.set_defaults(module=module)
+        if one:
+            made.add_argument("--dir", metavar="DIR", help="where the arena lies, if not on the "
+                              "shm mount")
+        return made
+
+    def arena(made: argparse.ArgumentParser, required: bool = False) -> None:
+        text = "its name" if required else "its name; may be left out if there is just one"
+        made.add_argument("arena", metavar="ARENA", nargs=None if required else "?",
+                          help=text).complete = _ARENAS  # type: ignore[attr-defined]
+
+    made = verb("list", "listing", "which arenas are there, how full, who is attached", one=False)
+    made.add_argument("--dir", metavar="DIR", action="append", default=[],
+                      help="a directory to look into beside the shm mount; may be repeated")
+
+    made = verb("stat", "stat", "everything about one arena")
+    arena(made)
+    made.add_argument("--interval", type=_positive, metavar="SECONDS",
+                      help="one line now and then: what changed")
+    made.add_argument("--count", type=_count, metavar="N",
+                      help="with --interval: end after N lines")
+
+    made = verb("verify", "verify", "are all invariants true?")
+    arena(made)
+    made.add_argument("--quiet-arena", action="store_true",
+                      help="nobody is working: what living processes have in hand is a fault too")
+    made.add_argument("--all", action="store_true", help="every broken block, not just the first")
+    made.add_argument("--core", action="store_true",
+                      help="also attach, and run the library's own check")
+
+    made = verb("reap", "reap", "what dead processes left; --yes gives it back")
+    arena(made)
+    made.add_argument("--yes", action="store_true", help="do it")
+
+    made = verb("rm", "remove", "remove an arena")
+    arena(made, required=True)
+    made.add_argument("--force", action="store_true",
+                      help="also while processes are attached, and what is no sound arena")
+    made.add_argument("--dry-run", action="store_true", help="say what would be done")
+
+    made = verb("doctor", "doctor", "what this host, container and user grant")
+    made.add_argument("--tier-dir", metavar="DIR", help="where a tier file would lie")
+    return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError("wanted a positive number of seconds")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("wanted 1 or more")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        args = make_parser().parse_args(argv)
+        code: int = importlib.import_module("." + args.module, __package__).run(args)
+        sys.stdout.flush()
+        return code
+    except Failure as e:
+        print(e, file=sys.stderr)
+        return e.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who read us has gone: no word about it, also not from the interpreter's last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of layout 1 as numpy types. tests/unit/test_cli_layout.py holds them against C."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import layout
+
+
+def _record(size: int, fields: list[tuple[Any, ...]]) -> np.dtype[np.void]:
+    """(name, type, offset[, shape]) each; all little-endian."""
+    names, formats, offsets = [], [], []
+    for name, kind, offset, *shape in fields:
+        names.append(name)
+        formats.append((kind, shape[0]) if shape else kind)
+        offsets.append(offset)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+
+
+GEOMETRY = np.dtype([(name, "<u8") for name in layout.Geometry._fields])
+
+POLICY = _record(layout.POLICY, [
+    ("version", "<u8", 0), ("name", "S32", 8), ("sample", "<u4", 40), ("second_chance", "<u4", 44),
+    ("age_period", "<u4", 48), ("shift", "<u4", 56, (16,))])
+
+SUPERBLOCK = _record(layout.SUPERBLOCK, [
+    ("magic", "<u8", 0), ("layout_version", "<u4", 8), ("superblock_bytes", "<u4", 12),
+    ("layout_hash", "<u8", 16), ("uuid", "V16", 24), ("created_at", "<u8", 40),
+    ("creator_pid", "<u8", 48), ("page_bytes", "<u8", 56), ("dead", "<u4", 64),
+    ("age_epoch", "<u4", 68), ("space", "<u4", 128), ("tick", "<u4", 192),
+    ("evictions", "<u8", 256), ("marks_head", "<u8", 264), ("marks_tail", "<u8", 272),
+    ("events_head", "<u8", 280), ("geometry", GEOMETRY, 320), ("fingerprint", "V16", 456),
+    ("raw", "<u4", 472), ("numa", "<i4", 476), ("identity_length", "<u4", 480),
+    ("name", "S64", 484), ("identity", "S1024", 548), ("policy", POLICY, layout.POLICY_AT)])
+
+LEASE = np.dtype([("tag", "<u8"), ("start", "<u4"), ("count", "<u4")])
+
+SLOT = _record(layout.SLOT, [
+    ("used", "<u4", 0), ("pid", "<i4", 4), ("uid", "<u4", 8), ("device_memory", "<u4", 12),
+    ("start_time", "<u8", 16), ("attached_at", "<u8", 24), ("pid_ns", "<u8", 32),
+    ("drain_until", "<u8", 40), ("quota", "<u8", 48), ("label", "S64", 56),
+    ("stats", "<u8", layout.STATS_AT, (layout.STAT_ROOM,)),
+    ("histograms", "<u8", 640, (layout.HISTOGRAMS, layout.BUCKETS)),
+    ("leases", LEASE, layout.LEASES_AT, (layout.LEASE_LINES,)),
+    ("touches", "<u8", 21120, (layout.TOUCH_RING,))])
+
+HOT = _record(layout.HOT, [
+    ("word", "<u8", 0), ("key", "<u8", 8, (2,)), ("seq", "<u8", 24), ("fut", "<u4", 32),
+    ("stamp", "<u4", 36), ("parent", "<u4", 40), ("parent_check", "<u4", 44), ("child", "<u4", 48),
+    ("sibling", "<u4", 52), ("tenant", "<u2", 56), ("flags", "u1", 58), ("priority", "u1", 59),
+    ("freq_depth", "<u4", 60)])
+
+COLD = _record(layout.COLD, [
+    ("check", "<u8", 0, (2,)), ("parts", "<u8", 16), ("nparts", "u1", 24), ("primary", "<u4", 28),
+    ("length", "<u4", 32), ("expires", "<u4", 36), ("identity", "<u8", 40), ("user", "<u8", 48),
+    ("self_check", "<u8", 56)])

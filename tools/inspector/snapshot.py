@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One reading of everything that the invariants are about, copied out of the arena.
+
+Each word is read whole, but one after the other: on a live arena two words may be of different
+moments. `recheck.py` deals with that.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from . import layout
+from .view import Array, View, bits, holders_of, state_of
+
+
+class Snapshot:
+    """`live` has the bit of each slot whose process lives."""
+
+    def __init__(self, view: View) -> None:
+        g = view.geometry
+        self.blocks, self.buckets = g.blocks, g.buckets
+        self.live = sum(1 << slot for slot, lives in enumerate(view.live_slots()) if lives)
+        entries = view.index.copy()
+        self.words = view.words()
+        self.seq = np.ascontiguousarray(view.hot["seq"])
+        self.lo = np.ascontiguousarray(view.hot["key"][:, 0])
+        self.hi = np.ascontiguousarray(view.hot["key"][:, 1])
+        self.flags = np.ascontiguousarray(view.hot["flags"])
+        self.primary = np.ascontiguousarray(view.cold["primary"])
+        self.free = bits(view.free_map, g.blocks)
+        self.summary = bits(view.summary, g.region_words * 64)
+        self.regions = np.stack([bits(row, g.region_words * 64) for row in view.regions])
+
+        self.states = state_of(self.words)
+        self.holders = holders_of(self.words)
+        self.keyless = (self.lo | self.hi) == 0
+        self._split(entries)
+
+    def _split(self, entries: Array) -> None:
+        """Index entries by kind. `at` is the position, `id` the block, both as int64."""
+        at = np.flatnonzero(entries)
+        value = entries[at]
+        ids = (value & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1
+        inside = (ids >= 0) & (ids < self.blocks)
+        tentative = (value & np.uint64(layout.TENTATIVE)) != 0
+        self.stray_entries = value[~inside]
+        keep = inside & ~tentative
+        self.at, self.entry, self.id = at[keep], value[keep], ids[keep]
+        keep = inside & tentative
+        self.tentative, self.tentative_id = value[keep], ids[keep]
+        self.entries_of = np.bincount(self.id, minlength=self.blocks)
+
+    def lives(self, holders: Array) -> Array:
+        """Has at least one living holder?"""
+        return np.asarray((holders & np.uint64(self.live)) != 0)
