@@ -348,6 +348,47 @@ KVSHM_API int kvshm_set_priority(kvshm_arena *a, kvshm_handle h, uint32_t priori
 /* Until the fill is READY (0), over without it (-ENOENT), or -ETIMEDOUT. Reaps dead fillers. */
 KVSHM_API int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms);
 
+/* ---- objects: many blocks under one key ------------------------------------------------------
+ *
+ * For a state that is larger than a block (a whole sequence): n blocks, contiguous where the
+ * free map
+ * allows, under one head key. It is there as a whole or not at all: its head is registered last,
+ * and
+ * a get holds every block or says -ENOENT. An object handle is used by one thread at a time;
+ * each is
+ * closed exactly once. */
+
+typedef struct kvshm_object kvshm_object;
+typedef struct kvshm_piece { /* laid out as struct iovec */
+  void *data;
+  size_t bytes;
+} kvshm_piece;
+
+/* Room for `bytes` (> 0), to be written by the caller. -EEXIST: it is there, get it.
+ * -KVSHM_EPENDING: another process
+ * is putting it. -KVSHM_ENOSPACE, -ETIMEDOUT, -ENOMEM as kvshm_allocate. opts: flags and parent
+ * are not used. */
+KVSHM_API int kvshm_object_create(kvshm_arena *a, const uint8_t key[16], uint64_t bytes,
+                                  const kvshm_fill_options *opts, kvshm_object **out);
+/* Publish. 0: found by all from now on; -KVSHM_ESTATE: committed before; -KVSHM_ENOTMINE. If
+ * another process was
+ * faster with a part of it, that part is shared. *visible (may be NULL) = 0 where the index had
+ * no room: the object
+ * is then readable through this handle only. */
+KVSHM_API int kvshm_object_commit(kvshm_object *o, int *visible);
+/* Hold it for reading. -ENOENT. */
+KVSHM_API int kvshm_object_get(kvshm_arena *a, const uint8_t key[16], kvshm_object **out);
+KVSHM_API uint64_t kvshm_object_bytes(const kvshm_object *o);
+/* Its bytes if they lie in one piece, else NULL. */
+KVSHM_API void *kvshm_object_data(const kvshm_object *o);
+/* Its pieces in order, neighbours joined. Returns their number; fills at most cap. */
+KVSHM_API int64_t kvshm_object_pieces(const kvshm_object *o, kvshm_piece *pieces, size_t cap);
+/* Copies of a part, counted in the statistics. -ERANGE, -KVSHM_ESTATE (write after commit). */
+KVSHM_API int kvshm_object_write(kvshm_object *o, uint64_t offset, const void *src, uint64_t n);
+KVSHM_API int kvshm_object_read(const kvshm_object *o, uint64_t offset, void *dst, uint64_t n);
+/* Give its holds back; not committed: nothing of it will ever be seen. NULL is fine. */
+KVSHM_API void kvshm_object_close(kvshm_object *o);
+
 /* ---- looking after an arena ------------------------------------------------------------------ */
 
 /* Evict these keys now where nobody holds them. Returns how many went. */

@@ -32,11 +32,16 @@ int write_identity(Superblock& sb, const kvshm_identity* id) {
   return 0;
 }
 
+// Lives are counted from a random number on: a handle of an arena that was replaced by this one
+// fits none of its blocks.
 void init_blocks(Arena& a) {
+  std::uint64_t first;
+  std::memcpy(&first, a.sb->uuid, sizeof first);
+  first = (first >> 16) + 1;
   for (std::uint32_t id = 0; id < a.nblocks; id++) {
     Hot& h = a.hot[id];
-    h.seq.store(1, std::memory_order_relaxed);
-    h.word.store(make_word(1, kFree, 0), std::memory_order_relaxed);
+    h.seq.store(first, std::memory_order_relaxed);
+    h.word.store(make_word(first, kFree, 0), std::memory_order_relaxed);
     h.parent.store(kNone, std::memory_order_relaxed);
     h.child.store(kNone, std::memory_order_relaxed);
     h.sibling.store(kNone, std::memory_order_relaxed);

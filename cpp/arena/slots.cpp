@@ -107,6 +107,14 @@ int no_slot(Arena& a) {
               kSlots, a.name.c_str(), drains, who.c_str());
 }
 
+// Under the slot's life byte: its last owner's name still stands there.
+void tell_gone(const Arena& a, const SlotRecord& r, const ReapCounts& c) {
+  log_line(KVSHM_LOG_WARN,
+           "arena %s: process %d (%.63s) is gone; gave back %llu holds, %llu fills, %llu evictions",
+           a.name.c_str(), r.pid, r.label, (unsigned long long)c.holds,
+           (unsigned long long)c.fills, (unsigned long long)c.evictions);
+}
+
 }  // namespace
 
 int claim_slot(Arena& a, const char* label) {
@@ -134,6 +142,12 @@ int claim_slot(Arena& a, const char* label) {
     a.me = holder_bit(s);
     a.mine = &r;
     a.my_regions = a.regions_of(s);
+    if (r.used.load(std::memory_order_relaxed)) {  // its owner died: this was a reap
+      a.count(kStat_reaped_slots_total);
+      a.count(kStat_reaped_holds_total, c.holds);
+      a.count(kStat_reaped_fills_total, c.fills);
+      tell_gone(a, r, c);
+    }
     write_identity(a, label);
     return 0;
   }
@@ -170,10 +184,6 @@ int reap_dead(Arena& a, kvshm_reap_report* report) {
     start_drain(r);
     const bool done = device_done(own.get(), s, r);
     const ReapCounts c = scrub_slot(a, s, done);
-    const std::int32_t pid = r.pid;
-    char label[sizeof r.label];
-    std::memcpy(label, r.label, sizeof label);
-    label[sizeof label - 1] = 0;
     if (report) {
       report->slots_dead++;
       report->holds += c.holds;
@@ -187,10 +197,7 @@ int reap_dead(Arena& a, kvshm_reap_report* report) {
     r.drain_until.store(0, std::memory_order_relaxed);
     r.used.store(0, std::memory_order_release);
     a.count(kStat_reaped_slots_total);
-    log_line(KVSHM_LOG_WARN,
-             "arena %s: process %d (%s) is gone; gave back %llu holds, %llu fills, %llu evictions",
-             a.name.c_str(), pid, label, (unsigned long long)c.holds, (unsigned long long)c.fills,
-             (unsigned long long)c.evictions);
+    tell_gone(a, r, c);
   }
   return 0;
 }

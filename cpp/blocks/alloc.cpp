@@ -40,8 +40,13 @@ struct Claim {
   bool exhausted = false;
 };
 
-Claim claim(Arena& a, std::uint32_t n, bool evict, std::uint32_t* ids) {
+Claim claim(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* ids) {
+  const bool evict = !(spec.flags & KVSHM_NO_EVICT);
   Claim c;
+  if (spec.contiguous && claim_run(a, n, ids)) {
+    c.free = n;
+    return c;
+  }
   c.free = claim_free(a, n, ids);
   if (c.free < n && evict) {
     c.victims = claim_victims(a, n - c.free, ids + c.free, &c.exhausted);
@@ -51,12 +56,7 @@ Claim claim(Arena& a, std::uint32_t n, bool evict, std::uint32_t* ids) {
 
 void unclaim(Arena& a, const Claim& c, const std::uint32_t* ids) {
   for (std::uint32_t i = c.free + c.victims; i-- > c.free;) give_back_victim(a, ids[i]);
-  for (std::uint32_t i = c.free; i-- > 0;) {
-    Hot& h = a.hot[ids[i]];
-    word_t w = h.word.load(std::memory_order_relaxed);  // FILLING{me}: a joiner needs a told seq
-    h.word.compare_exchange_strong(w, with_state(w, kEvicting), std::memory_order_acq_rel);
-    close_block(a, ids[i]);
-  }
+  unclaim_free(a, c.free, ids);
   if (c.victims && !c.exhausted) a.count(kStat_rollbacks_total);
   if (c.victims) wake_space(a);
 }
@@ -85,7 +85,7 @@ void prepare(Arena& a, std::uint32_t id, const FillSpec& spec) {
   c.nparts.store(std::uint8_t(spec.parts), std::memory_order_relaxed);
   c.primary.store(kNone, std::memory_order_relaxed);
   c.length = c.expires = 0;
-  c.user = 0;
+  c.user.store(0, std::memory_order_relaxed);
   h.flags.store(spec.flags & KVSHM_NO_CACHE ? kLastWanted : 0, std::memory_order_relaxed);
   h.priority.store(std::uint8_t(spec.priority), std::memory_order_relaxed);
   h.tenant.store(std::uint16_t(spec.tenant), std::memory_order_relaxed);
@@ -120,14 +120,14 @@ void take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& sp
 }
 
 // One short claim, then once more after reaping, alone among the short ones.
-int claim_all(Arena& a, std::uint32_t n, bool evict, std::uint32_t* ids, Claim* c) {
-  *c = claim(a, n, evict, ids);
+int claim_all(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* ids, Claim* c) {
+  *c = claim(a, n, spec, ids);
   if (c->free + c->victims == n) return 0;
   unclaim(a, *c, ids);
   reap_dead(a, nullptr);
   File f(open_object(a, O_RDWR));
   const bool locked = f && lock_byte_until(f.get(), true, kAllocationByte, now_ms() + 50) == 0;
-  *c = claim(a, n, evict, ids);
+  *c = claim(a, n, spec, ids);
   const bool all = c->free + c->victims == n;
   if (!all) unclaim(a, *c, ids);
   if (locked) unlock_byte(f.get(), kAllocationByte);
@@ -136,15 +136,14 @@ int claim_all(Arena& a, std::uint32_t n, bool evict, std::uint32_t* ids, Claim* 
 
 // Retries whenever a block becomes free or evictable, until the deadline.
 int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* ids, Claim* c) {
-  const bool evict = !(spec.flags & KVSHM_NO_EVICT);
-  int rc = claim_all(a, n, evict, ids, c);
+  int rc = claim_all(a, n, spec, ids, c);
   if (rc != -KVSHM_ENOSPACE || !spec.timeout_ms) return rc;
   a.count(kStat_waits_total);
   const std::int64_t deadline = now_ms() + spec.timeout_ms;
   auto& space = a.sb->space;
   for (;;) {
     const std::uint32_t f = space.fetch_or(1, std::memory_order_seq_cst) | 1;
-    rc = claim_all(a, n, evict, ids, c);
+    rc = claim_all(a, n, spec, ids, c);
     if (rc != -KVSHM_ENOSPACE) return rc;
     if (a.sb->dead.load(std::memory_order_relaxed)) return -ESTALE;
     const std::int64_t left = deadline - now_ms();

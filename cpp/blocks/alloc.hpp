@@ -12,12 +12,17 @@ struct FillSpec {
   std::uint32_t flags = 0, parts = 1, priority = 50, tenant = 0;
   std::uint32_t timeout_ms = 0;
   kvshm_handle parent{0, KVSHM_NONE, 0};
+  bool contiguous = false;  // neighbours, where the free map has enough of them
 };
 
 // 0, -KVSHM_ENOSPACE, -ETIMEDOUT, -ESTALE.
 int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& spec,
              kvshm_handle* out, std::uint8_t* status, kvshm_evicted* evicted);
 
+// n neighbours, FREE -> FILLING{me}, in order; false: none found, nothing changed.
+bool claim_run(Arena& a, std::uint32_t n, std::uint32_t* ids);
+// FILLING{me}, nobody told -> FREE.
+void unclaim_free(Arena& a, std::uint32_t n, const std::uint32_t* ids);
 // Reads and drops stale free-map hints; claims FREE -> FILLING{me}. Returns how many.
 std::uint32_t claim_free(Arena& a, std::uint32_t n, std::uint32_t* ids);
 

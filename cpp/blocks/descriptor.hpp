@@ -84,7 +84,7 @@ struct alignas(64) Cold {
   std::uint32_t length;                // bytes in use
   std::uint32_t expires;               // seconds of arena time, 0 = never
   std::uint64_t identity;              // fingerprint, low half
-  std::uint64_t user;                  // the caller's
+  std::atomic<std::uint64_t> user;     // of an object's head: its bytes
   std::uint64_t self_check;            // XXH3-64 of bytes 0-55 and the key (on disk)
 };
 static_assert(sizeof(Cold) == 64 && offsetof(Cold, parts) == 16 && offsetof(Cold, nparts) == 24 &&

@@ -76,4 +76,40 @@ std::uint32_t claim_free(Arena& a, std::uint32_t n, std::uint32_t* ids) {
   return got;
 }
 
+void unclaim_free(Arena& a, std::uint32_t n, const std::uint32_t* ids) {
+  for (std::uint32_t i = n; i-- > 0;) {
+    Hot& h = a.hot[ids[i]];
+    word_t w = h.word.load(std::memory_order_relaxed);  // nobody joins: its seq was never told
+    h.word.compare_exchange_strong(w, with_state(w, kEvicting), std::memory_order_acq_rel);
+    close_block(a, ids[i]);
+  }
+}
+
+bool claim_run(Arena& a, std::uint32_t n, std::uint32_t* ids) {
+  std::uint32_t run = 0;
+  for (std::uint32_t id = 0; id < a.nblocks; id++) {
+    const std::uint64_t bits = a.free_map[id / 64].load(std::memory_order_relaxed);
+    if (!bits) {
+      run = 0;
+      id |= 63;
+      continue;
+    }
+    run = bits >> (id % 64) & 1 ? run + 1 : 0;
+    if (run < n) continue;
+    std::uint32_t got = 0;
+    for (; got < n; got++) {
+      const std::uint32_t at = id - n + 1 + got;
+      const std::uint64_t bit = std::uint64_t{1} << (at % 64);
+      a.enter_region(at);
+      if (!(a.free_map[at / 64].fetch_and(~bit, std::memory_order_acq_rel) & bit)) break;
+      if (!claim_one(a, at)) break;
+      ids[got] = at;
+    }
+    if (got == n) return true;
+    unclaim_free(a, got, ids);
+    run = 0;
+  }
+  return false;
+}
+
 }  // namespace kvshm

@@ -28,6 +28,11 @@ struct kvshm_arena {
 
 namespace kvshm {
 
+inline int stale(const Arena& a) {
+  return fail(-ESTALE, "arena %s was removed or replaced: release what you hold and open again",
+              a.name.c_str());
+}
+
 enum class Dead { kRefuse, kAllow };  // giving back works on a removed arena, too
 
 class Call {
@@ -52,8 +57,7 @@ class Call {
     }
     a_ = h->impl.get();
     if (dead == Dead::kRefuse && a_->sb->dead.load(std::memory_order_relaxed))
-      rc_ = fail(-ESTALE, "arena %s was removed or replaced: release what you hold and open again",
-                 a_->name.c_str());
+      rc_ = stale(*a_);
   }
   Call(const Call&) = delete;
   ~Call() {

@@ -4,35 +4,11 @@
 #include "blocks/counts.hpp"
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
+#include "capi/options.hpp"
 
 using namespace kvshm;
 
 namespace {
-
-int read_options(Arena& a, std::uint32_t n, const kvshm_fill_options* o, FillSpec* s) {
-  if (n > a.nblocks) return fail(-EINVAL, "%u blocks wanted, the arena has %u", n, a.nblocks);
-  if (!o) return 0;
-  if (o->size < sizeof *o) return fail(-EINVAL, "kvshm_fill_options.size: use the INIT macro");
-  s->flags = o->flags;
-  s->parts = o->parts ? o->parts : 1;
-  s->priority = o->priority ? o->priority : 50;
-  s->tenant = o->tenant;
-  s->timeout_ms = o->timeout_ms;
-  s->parent = o->parent;
-  if (s->parts > KVSHM_MAX_PARTS)
-    return fail(-EINVAL, "%u parts wanted, at most %u", s->parts, KVSHM_MAX_PARTS);
-  if (s->priority > 100) return fail(-EINVAL, "priority %u: wanted 0-100", s->priority);
-  if (s->tenant >= kTenants)
-    return fail(-EINVAL, "tenant %u: wanted 0-%u", s->tenant, kTenants - 1);
-  if (s->flags & ~std::uint32_t(KVSHM_QUIET | KVSHM_NO_CACHE | KVSHM_UNCHAINED | KVSHM_NO_EVICT))
-    return fail(-EINVAL, "unknown flags %#x", s->flags);
-  if (s->parent.seq) {
-    if (!a.in_range(s->parent.id)) return fail(-EINVAL, "parent id %u out of range", s->parent.id);
-    if (a.hot[s->parent.id].seq.load(std::memory_order_relaxed) != s->parent.seq)
-      s->parent = {0, KVSHM_NONE, 0};  // gone: a lost link is a hint lost
-  }
-  return 0;
-}
 
 int check_keys(const kvshm_key* keys, std::uint32_t n) {
   for (std::uint32_t i = 0; keys && i < n; i++)
@@ -60,7 +36,7 @@ int kvshm_allocate(kvshm_arena* h, uint32_t n, const kvshm_key* keys,
   if (evicted && (evicted->size < sizeof *evicted || (evicted->cap && !evicted->keys)))
     return -EINVAL;
   FillSpec spec;
-  if (int rc = read_options(*call, n, opts, &spec)) return rc;
+  if (int rc = read_fill_options(*call, n, opts, &spec)) return rc;
   if (int rc = check_keys(keys, n)) return rc;
   const int rc = allocate(*call, n, keys, spec, out, status, evicted);
   if (rc == -KVSHM_ENOSPACE)

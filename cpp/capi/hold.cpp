@@ -47,9 +47,12 @@ int kvshm_acquire(kvshm_arena* h, const uint8_t key[16], uint32_t flags, kvshm_h
 }
 
 int kvshm_upgrade(kvshm_arena* h, kvshm_handle b, uint32_t flags) {
-  Call call(h);
+  Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   if (int rc = in_range(*call, b)) return rc;
+  // One more hold of what is held: readers go on in a removed arena until they release.
+  if (call->sb->dead.load(std::memory_order_relaxed) && !holds_ready(*call, b.id, b.seq))
+    return stale(*call);
   return upgrade(*call, b, !(flags & KVSHM_NO_TOUCH));
 }
 
@@ -71,7 +74,7 @@ int kvshm_drop(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
 }
 
 int kvshm_handle_of(kvshm_arena* h, uint32_t id, kvshm_handle* out) {
-  Call call(h);
+  Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   if (!out || !call->in_range(id)) return -EINVAL;
   *out = {call->hot[id].seq.load(std::memory_order_acquire), id, 0};
