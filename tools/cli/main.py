@@ -24,7 +24,7 @@ exit codes:
 # shtab's mark for an argument that a shell function of ours completes.
 _ARENAS = {"bash": "_kvshm_arenas", "zsh": "_kvshm_arenas", "tcsh": "f"}
 _PREAMBLE = {
-    "bash": '_kvshm_arenas() { local p f; for f in /dev/shm/kvshm."$1"*; do '
+    "bash": '_kvshm_arenas() { local f; for f in /dev/shm/kvshm."$1"*; do '
             '[ -e "$f" ] && echo "${f#/dev/shm/kvshm.}"; done; }',
     "zsh": '_kvshm_arenas() { local -a n; n=(/dev/shm/kvshm.*(N)); compadd -- '
            '"${n[@]#/dev/shm/kvshm.}"; }',
