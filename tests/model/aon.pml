@@ -93,7 +93,8 @@ won:
     if :: KILL :: atomic { IF(lock == p, lock = NONE) } fi;
     i = 0; /* this model's callers abort */
     do :: i >= 2 -> break
-       :: else -> STEP(LEAVE(st[i], hold[i], ME, ok)); STEP(seq[i]++); STEP(MINE(i); FREED(i)); i++ od;
+       :: else -> STEP(LEAVE(st[i], hold[i], ME, ok)); STEP(seq[i]++);
+                  STEP(MINE(i); FREED(i)); i++ od;
 done:
     atomic { IF(lock == p, lock = NONE); fin++ };
     goto out;

@@ -123,7 +123,7 @@ def _compile(row: Row, work: Path) -> None:
     rc, out = _run(["spin", "-a", *_defines(row), row.file], work, COMPILE_SECONDS)
     if rc or "Error" in out:
         raise RuntimeError(f"{row.name}: spin: {out.strip()[:500]}")
-    level = "-O2" if row.full else "-O1" if row.heavy else "-O0"  # compiling costs more than it saves
+    level = "-O2" if row.full else "-O1" if row.heavy else "-O0"  # gcc costs more than it saves
     flags = [level, "-w", "-DSAFETY", "-DVECTORSZ=2048"]
     flags += [f"-DMEMLIM={row.memory_mb}", *(["-DCOLLAPSE"] if row.collapse else [])]
     rc, out = _run(["gcc", *flags, "-o", "pan", "pan.c"], work, COMPILE_SECONDS)

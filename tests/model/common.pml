@@ -23,7 +23,8 @@ byte kills, fin; /* SIGKILLs so far; processes that have ended */
 /* A process may be killed before every step; it then goes to its label `crashed`, where it stands
  * for the one survivor that holds the dead slot's life byte (and may itself be killed). */
 #define KILL atomic { kills < KILLS -> kills++; goto crashed }
-#define STEP(...) atomic { if :: kills < KILLS -> kills++; goto crashed :: true -> skip fi; __VA_ARGS__ }
+#define STEP(...) atomic { if :: kills < KILLS -> kills++; goto crashed :: true -> skip fi; \
+                           __VA_ARGS__ }
 
 /* A check has a name, so that the runner can tell why a control failed. */
 #define CHECK(name, c) assert((c) || name)

@@ -45,7 +45,8 @@ byte cnt; /* T, F, cnt: private to A */
                   atomic { seq++ }; atomic { OWN(st, hold, b); st = FILLING } fi
 #define TELL atomic { arrived = 0; begun = 0; if :: slices = 1 :: slices = 3 fi }; \
     atomic { h = seq; told = h }
-#define BEGIN atomic { ok = (slices & BIT(part)) && !(begun & BIT(part)); IF(ok, begun = begun | BIT(part)) }
+#define BEGIN atomic { ok = (slices & BIT(part)) && !(begun & BIT(part)); \
+                       IF(ok, begun = begun | BIT(part)) }
 #define ARRIVE(b) atomic { CHECK(held, st == FILLING && (hold & b) && seq == h) }; \
     atomic { arrived = arrived | BIT(part) }; \
     if :: (arrived & slices) == slices || IS_READY(st) -> skip :: goto leave fi
@@ -99,7 +100,7 @@ member:
     atomic { IF(st == FILLING && (hold & A), st = AS) };
     atomic { T = false; cnt++ };
 #else
-    atomic { !T -> T = true };                                       /* M:counts.8 publish under T */
+    atomic { !T -> T = true };                                      /* M:counts.8 publish under T */
     atomic { PUBLISH(st, hold, A, AS) };
     atomic { T = false; F = false };                                 /* M:counts.9 clear F */
 #endif
@@ -108,7 +109,7 @@ member:
 upgrade:
     atomic { h = told };
     IF(h == 0, goto next);
-    atomic { !T -> if :: cnt > 0 && !F -> cnt++; ok = 1              /* M:counts.10 no shared write */
+    atomic { !T -> if :: cnt > 0 && !F -> cnt++; ok = 1            /* M:counts.10 no shared write */
                       :: cnt > 0 && F -> T = true; ok = 2
                       :: else -> T = true; ok = 3 fi };
     part = (ok == 1);
@@ -138,7 +139,7 @@ leave:
        :: else -> atomic { !T -> if :: cnt > 1 -> cnt--; ok = 0 :: else -> T = true; ok = 1 fi };
                   if :: ok -> QUIT(A); atomic { T = false; cnt = 0 } :: else -> skip fi fi;
 #else
-    atomic { !T -> if :: cnt > 1 -> cnt--; ok = 0 :: else -> T = true; ok = 1 fi }; /* M:counts.14 */
+    atomic { !T -> if :: cnt > 1 -> cnt--; ok = 0 :: else -> T = true; ok = 1 fi };/* M:counts.14 */
     if :: ok -> QUIT(A); atomic { T = false; cnt = 0; F = false }    /* M:counts.15 1 -> T -> 0 */
        :: else -> skip fi;
 #endif

@@ -67,13 +67,13 @@ both:
     STEP(h = (hold[1] == ME)); STEP(hold[1] = hold[1] & ~ME);
     if :: h -> STEP(st[1] = FREE; hold[1] = 0; seq[1]++) :: else -> skip fi;
 #else
-    DROP_CLOSE(1, d2);                                       /* M:dup.6 raw release of the duplicate */
+    DROP_CLOSE(1, d2);                                    /* M:dup.6 raw release of the duplicate */
 #endif
 #ifdef PRIMLATE
     STEP(r = prim);
 #endif
     CHECK(pair, r == 0);
-    DROP_CLOSE(0, d3);                                       /* M:dup.7 raw release of the primary */
+    DROP_CLOSE(0, d3);                                      /* M:dup.7 raw release of the primary */
     goto next;
 no_primary: /* not our concern here: given up */
     STEP(LEAVE(st[1], hold[1], ME, w));
@@ -146,7 +146,8 @@ init {
     atomic { st[0] = READY; key[0] = 1;
              i = 0; do :: i < NP -> run Slot(i); i++ :: else -> break od };
     fin == NP;
-    CHECK(clean, hold[0] == 0 && hold[1] == 0 && st[1] == FREE && (st[0] == READY || st[0] == FREE));
+    CHECK(clean, hold[0] == 0 && hold[1] == 0);
+    CHECK(clean, st[1] == FREE && (st[0] == READY || st[0] == FREE));
     if :: st[0] == READY -> CHECK(no_cache, ent0 && !set_nc)
        :: else -> CHECK(unique, !ent0) fi
 }

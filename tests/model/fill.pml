@@ -6,7 +6,8 @@
  * Controls: STOREPUB publish by store; SCRUBFREE scrub frees a shared fill; NOSEQ join without seq;
  *   DIRECTFREE FILLING to FREE; SEQLATE seq changes after EVICTING; LEAVEFILLING leave insists on
  *   FILLING; NOBEGIN slice without begin; NODEVBYTE reap with only the life byte; ABORTFLIGHT abort
- *   with a transfer in flight; PUBNOPARTS publish without all parts                            */
+ *   with a transfer in flight; PUBNOPARTS publish without all parts; UNCLAIMCAS a roll-back that
+ *   passes over a joiner with an old handle                                                    */
 #ifndef NP
 #define NP 3
 #endif
@@ -49,6 +50,11 @@ byte flying[NP], fpart[NP]; /* ghost: a device write in flight for the slot: lif
 #define QUIT LEAVE(st, hold, ME, ok)
 #define FREED (st == EVICTING && hold == ME)
 #endif
+#ifdef UNCLAIMCAS /* one CAS, its failure ignored, whoever else has come */
+#define UNCLAIM STEP(w = hold); STEP(IF(st == FILLING && hold == w, st = EVICTING)); goto close
+#else
+#define UNCLAIM goto leave /* the allocation fell short */
+#endif
 #ifdef NODEVBYTE
 #define DEVBYTE true
 #else
@@ -63,12 +69,12 @@ next:
 
 allocate:
     STEP(CLAIM_FREE(st, hold, ME, ok));             /* M:fill.1 FREE -> FILLING{me} */
-    if :: ok -> goto reset :: else -> skip fi;
+    if :: ok -> if :: goto reset :: UNCLAIM fi :: else -> skip fi;
     STEP(CLAIM_VICTIM(st, hold, ME, ok));           /* M:fill.2 READY{} -> EVICTING{me} */
     IF(!ok, goto next);
     REUSE;                                          /* M:fill.3 seq++, then FILLING{me} by store */
 reset:
-    STEP(arrived = 0; begun = 0);                   /* M:fill.4 parts reset before anybody is told */
+    STEP(arrived = 0; begun = 0);                  /* M:fill.4 parts reset before anybody is told */
     STEP(h = seq; told = h);                        /* M:fill.5 tell (id, seq) */
     goto member;
 
@@ -120,6 +126,7 @@ use:
 leave:
     STEP(QUIT);                                     /* M:fill.16 leave, abort; READY: a release */
     IF(!ok, goto next);
+close:
     STEP(seq++);                                    /* M:fill.17 close: seq, then FREE by store */
     STEP(CHECK(owner, FREED); st = FREE; hold = 0); /* M:fill.18 */
     goto next;
@@ -141,7 +148,7 @@ crashed: /* reap on behalf of slot p, under its life byte */
     :: w == EVICTING -> STEP(seq++); STEP(OWN(st, hold, ME); st = FREE; hold = 0); goto crashed
     :: else -> skip
     fi;
-    DEVBYTE;                                        /* M:fill.22 claimed only with both bytes free */
+    DEVBYTE;                                       /* M:fill.22 claimed only with both bytes free */
     goto next;
 out:
     atomic { fin++ }

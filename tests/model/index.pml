@@ -37,7 +37,7 @@ lookup:
           STEP(w = b[o].st; ACQUIRE(b[o].st, b[o].hold, ME, ok));      /* M:index.2 acquire */
           if
           :: ok ->
-             STEP(ok = FOUND(o));                                      /* M:index.3 key, DUPLICATE */
+             STEP(ok = FOUND(o));                                     /* M:index.3 key, DUPLICATE */
              if :: ok -> id = o; goto use :: else -> skip fi;
              DROP(o)                                                   /* M:index.4 raw release */
           :: !ok && w == FILLING && tries < 1 ->
@@ -88,13 +88,12 @@ insert:
     IF(ent != NONE, goto committed);
 #endif
     if :: ent == NONE -> o = NONE; goto verdict :: else -> skip fi;    /* FULL: stays private */
-rescan:
-    j = 0;
+    j = 0; /* rescan */
     do
     :: j >= NE -> break
     :: j == ent -> j++
     :: else ->
-       STEP(w = EMPTY; IF(e[j].s != EMPTY && e[j].key == k, w = e[j].s; o = e[j].id)); /* M:index.14 */
+       STEP(w = EMPTY; IF(e[j].s != EMPTY && e[j].key == k, w = e[j].s; o = e[j].id));/* M:index.14 */
        IF(w != EMPTY, STEP(IF(b[o].key != k, w = EMPTY)));             /* M:index.15 whole key */
        if
 #ifdef IGNEVICT
@@ -106,10 +105,11 @@ rescan:
        :: w == TENTATIVE && j > ent ->
           STEP(if :: IS(j, TENTATIVE, o, k) -> CLR(j); w = 0
                   :: else -> w = 1 fi);                                /* M:index.17 push out */
-          IF(w, goto rescan)
+          IF(w, goto same)                                             /* look there once more */
        :: else -> skip
        fi;
-       j++
+       j++;
+same:  skip
     od;
     STEP(if :: IS(ent, TENTATIVE, id, k) -> e[ent].s = COMMITTED
             :: else -> ent = NONE fi);                                 /* M:index.18 commit */

@@ -121,7 +121,7 @@ crashed:
     :: id >= NB -> break
     :: else ->
        STEP(w = FREE; IF(b[id].hold & ME, w = b[id].st));
-       if :: IS_READY(w) || w == FILLING -> STEP(LEAVE(b[id].st, b[id].hold, ME, ok)) /* M:core.15 */
+       if :: IS_READY(w) || w == FILLING -> STEP(LEAVE(b[id].st, b[id].hold, ME, ok))/* M:core.15 */
           :: w == EVICTING -> ok = 1
           :: else -> ok = 0 fi;
        if

@@ -1,7 +1,7 @@
 /* Concern: where the life byte lives.  A cleaner may unlink a name and somebody creates it anew;
- * a second process attaches by name, finds slot 0 in use, probes its life byte and reaps it if free.
- * Default: the byte is on the arena's own inode, so the lock and the words it guards are one object:
- * who opens the re-created name sees another arena with other words.
+ * a second process attaches by name, finds slot 0 in use, probes its life byte, reaps it if free.
+ * Default: the byte is on the arena's own inode, so that the lock and the words it guards are one
+ * object: who opens the re-created name sees another arena with other words.
  * Bounds: 2 inodes of the name, 1 user, 1 reaper (twice), 1 cleaner.
  * Control: LOCKFILE the lock is on a file of its own that can be unlinked and created anew      */
 #define KILLS 1

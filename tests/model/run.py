@@ -44,7 +44,8 @@ def run_rows(rows: list[Row], jobs: int, trail: bool) -> list[Result]:
         waiting = [pool.submit(check, row, trail) for row in rows]
         for done in as_completed(waiting):
             results.append(done.result())
-            print(f"[{len(results)}/{len(rows)}] {line_of(results[-1])}", file=sys.stderr, flush=True)
+            count = f"[{len(results)}/{len(rows)}]"
+            print(count, line_of(results[-1]), file=sys.stderr, flush=True)
             if results[-1].trail:
                 print(results[-1].trail)
     order = {row.name: n for n, row in enumerate(rows)}

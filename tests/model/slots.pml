@@ -4,9 +4,9 @@
  * held as long, whoever lives.
  * Bounds: 2 slots, 2 blocks in 2 regions, 2 processes, NH helper threads that reap RE times, OPS
  * lives of each main, KILLS kills (a helper dies with its process).
- * Controls: ONEDESC two reapers on one description; NOLOCK reap without the lock; REGLATE region bit
- *   after the word bit; NODEV FILLING reaped when only the life byte is free; ABORTFLIGHT abort with
- *   a transfer in flight; REGCLR a region is cleared though a FILLING waits in it; FORKMAP a fork
+ * Controls: ONEDESC two reapers on one description; NOLOCK reap without the lock; REGLATE region
+ *   bit after the word bit; NODEV FILLING reaped with only the life byte; ABORTFLIGHT abort with a
+ *   transfer in flight; REGCLR a region is cleared though a FILLING waits in it; FORKMAP a fork
  *   child keeps the ring mapped; OWNSLOT a process reaps its own slot
  * Variant: CLAIMNODEV a slot is claimed while its device byte is held                       */
 #ifndef NH
@@ -92,7 +92,7 @@ claim:
        :: w == 1 -> goto use
        :: w == 2 -> STEP(MINE(q, s); st[q] = FILLING)
        :: w == 3 -> skip fi;
-    STEP(CHECK(owner, st[q] == FILLING && hold[q] == BIT(s)); dev[s] = q + 1); /* M:slots.6 submit */
+    STEP(CHECK(owner, st[q] == FILLING && hold[q] == BIT(s)); dev[s] = q + 1);/* M:slots.6 submit */
 #ifdef ABORTFLIGHT
     if :: KILL :: dev[s] == 0 :: goto abort fi;
 #else
