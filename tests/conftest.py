@@ -9,6 +9,11 @@ from support import PREFIX, Worker, remove_leftovers, remove_stale
 _counter = itertools.count()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full-scenarios", action="store_true",
+                     help="tests/scenarios with all the rounds that the scenarios ask for (hours)")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_stale_arenas() -> None:
     remove_stale()

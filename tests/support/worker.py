@@ -13,9 +13,10 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections.abc import Sequence
 from typing import Any
 
-_PRELUDE = """\
+PRELUDE = """\
 import json, os, sys
 _pipe, sys.stdout = sys.stdout, sys.stderr    # a stray print must not break the protocol
 def say(value):
@@ -33,17 +34,25 @@ class WorkerError(AssertionError):
 
 
 class Worker:
-    """A running worker. ``pid`` is its process id; every wait has a limit in seconds."""
+    """A running worker. ``pid`` is its process id; every wait has a limit in seconds.
 
-    def __init__(self, code: str, *args: object, env: dict[str, str] | None = None) -> None:
+    under: a command that starts it, such as ``["unshare", "--mount"]``.
+    """
+
+    def __init__(self, code: str, *args: object, env: dict[str, str] | None = None,
+                 under: Sequence[str] = ()) -> None:
         # stderr goes to a file: nobody reads along, so a pipe could fill up and block the worker.
         self._stderr = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
         self._buffer = b""
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", "-c", _PRELUDE + textwrap.dedent(code), *map(str, args)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
-            env={**os.environ, **(env or {})})
+        self.process: Any = self._start(textwrap.dedent(code), [*map(str, args)], env or {},
+                                        [*under])
         self.pid = self.process.pid
+
+    def _start(self, code: str, args: list[str], env: dict[str, str], under: list[str]) -> Any:
+        return subprocess.Popen(
+            [*under, sys.executable, "-u", "-c", PRELUDE + code, *args],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
+            env={**os.environ, **env})
 
     def say(self, value: Any) -> None:
         """Send a value to the worker's ``hear()``."""
