@@ -198,7 +198,8 @@ typedef struct kvshm_info {
   char path[256];
   char identity[1024];
 } kvshm_info;
-#define KVSHM_INFO_INIT {sizeof(kvshm_info)}
+#define KVSHM_INFO_INIT \
+  {sizeof(kvshm_info), 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}}
 KVSHM_API int kvshm_get_info(kvshm_arena *a, kvshm_info *out);
 
 /* ---- filling blocks -------------------------------------------------------------------------- */
@@ -478,7 +479,8 @@ typedef struct kvshm_block_info { /* a snapshot; fields are not mutually consist
   uint32_t state, flags, parent, child, primary, depth, stamp, frequency;
   uint32_t parts, begun, arrived, priority, tenant, own_holds; /* own_holds: of this process */
 } kvshm_block_info;
-#define KVSHM_BLOCK_INFO_INIT {sizeof(kvshm_block_info)}
+#define KVSHM_BLOCK_INFO_INIT \
+  {sizeof(kvshm_block_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 KVSHM_API int kvshm_get_block(kvshm_arena *a, uint32_t id, kvshm_block_info *out);
 
 typedef struct kvshm_process { /* a slot */
@@ -491,7 +493,7 @@ typedef struct kvshm_process { /* a slot */
   uint64_t pid_ns;
   char label[64];
 } kvshm_process;
-#define KVSHM_PROCESS_INIT {sizeof(kvshm_process)}
+#define KVSHM_PROCESS_INIT {sizeof(kvshm_process), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}}
 KVSHM_API int kvshm_get_process(kvshm_arena *a, uint32_t slot, kvshm_process *out);
 
 /* Walks everything and calls fn for each broken invariant (docs/protocol.md numbers them). Returns
@@ -526,7 +528,7 @@ typedef struct kvshm_policy { /* what the built-in scorer goes by; versioned, sh
   uint32_t age_period;    /* frequencies halve every so many allocations per block; 0 = never */
   uint32_t zero;
 } kvshm_policy;
-#define KVSHM_POLICY_INIT {sizeof(kvshm_policy)}
+#define KVSHM_POLICY_INIT {sizeof(kvshm_policy), 0, {0}, 0, 0, {0}, 0, 0}
 KVSHM_API int kvshm_get_policy(kvshm_arena *a, kvshm_policy *out);
 KVSHM_API int kvshm_set_policy(kvshm_arena *a, const kvshm_policy *in);
 /* Victims chosen beforehand; an allocation takes them first, checked by life number. Returns how

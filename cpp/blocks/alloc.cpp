@@ -57,7 +57,6 @@ Claim claim(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* ids)
 void unclaim(Arena& a, const Claim& c, const std::uint32_t* ids) {
   for (std::uint32_t i = c.free + c.victims; i-- > c.free;) give_back_victim(a, ids[i]);
   unclaim_free(a, c.free, ids);
-  if (c.victims && !c.exhausted) a.count(kStat_rollbacks_total);
   if (c.victims) wake_space(a);
 }
 
@@ -123,13 +122,18 @@ void take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& sp
 int claim_all(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* ids, Claim* c) {
   *c = claim(a, n, spec, ids);
   if (c->free + c->victims == n) return 0;
+  bool promised = c->victims && !c->exhausted;  // the policy chose more than it could claim
   unclaim(a, *c, ids);
   reap_dead(a, nullptr);
   File f(open_object(a, O_RDWR));
   const bool locked = f && lock_byte_until(f.get(), true, kAllocationByte, now_ms() + 50) == 0;
   *c = claim(a, n, spec, ids);
   const bool all = c->free + c->victims == n;
-  if (!all) unclaim(a, *c, ids);
+  if (!all) {
+    promised |= c->victims && !c->exhausted;
+    unclaim(a, *c, ids);
+    if (promised) a.count(kStat_rollbacks_total);
+  }
   if (locked) unlock_byte(f.get(), kAllocationByte);
   return all ? 0 : -KVSHM_ENOSPACE;
 }

@@ -79,9 +79,18 @@ std::uint32_t claim_free(Arena& a, std::uint32_t n, std::uint32_t* ids) {
 void unclaim_free(Arena& a, std::uint32_t n, const std::uint32_t* ids) {
   for (std::uint32_t i = n; i-- > 0;) {
     Hot& h = a.hot[ids[i]];
-    word_t w = h.word.load(std::memory_order_relaxed);  // nobody joins: its seq was never told
-    h.word.compare_exchange_strong(w, with_state(w, kEvicting), std::memory_order_acq_rel);
-    close_block(a, ids[i]);
+    KVSHM_STEP("alloc.rollback");
+    word_t w = h.word.load(std::memory_order_acquire);
+    // Nobody was told, but kvshm_handle_of names the seq of a coming life: who joined stays alone.
+    for (;;) {
+      const word_t others = holders(w) & ~a.me;
+      const word_t to = others ? with_holders(w, others) : with_state(w, kEvicting);
+      if (!h.word.compare_exchange_weak(w, to, std::memory_order_acq_rel,
+                                        std::memory_order_acquire))
+        continue;
+      if (!others) close_block(a, ids[i]);
+      break;
+    }
   }
 }
 
