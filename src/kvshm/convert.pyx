@@ -5,6 +5,7 @@
 Nothing here touches an arena. Every function raises kvshm.InvalidArgument for what it cannot take.
 """
 import re
+from operator import index
 
 from cpython.buffer cimport (PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release,
                              PyObject_CheckBuffer, PyObject_GetBuffer)
@@ -49,10 +50,17 @@ cdef Keys as_keys(object keys):
     cdef Keys out = Keys.__new__(Keys)
     cdef Py_ssize_t count
     if isinstance(keys, (list, tuple)):
+        rows = []
         for i, key in enumerate(keys):
-            if len(key) != KVSHM_KEY_BYTES:
-                raise wrong_size(f"key {i}: bytes", KVSHM_KEY_BYTES, len(key))
-        keys = b"".join(bytes(key) for key in keys)
+            try:
+                row = memoryview(key).tobytes()
+            except TypeError:
+                raise InvalidArgument(
+                    f"key {i}: expected 16 bytes, got {type(key).__name__}") from None
+            if len(row) != KVSHM_KEY_BYTES:
+                raise wrong_size(f"key {i}: bytes", KVSHM_KEY_BYTES, len(row))
+            rows.append(row)
+        keys = b"".join(rows)
     try:
         PyObject_GetBuffer(keys, &out.view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
     except (BufferError, ValueError):  # strided: only a copy helps
@@ -148,7 +156,7 @@ cdef uint64_t as_size(object size, str what) except? 0xffffffffffffffff:
         value = float(found[1]) if "." in found[1] else int(found[1])
         size = int(value * _UNITS[found[2] or ""])
     try:
-        return size
+        return index(size)
     except (TypeError, OverflowError):
         raise InvalidArgument(f"{what}: not a size: {size!r}") from None
 
@@ -158,7 +166,7 @@ cdef uint64_t as_tag(object tag) except? 0xffffffffffffffff:
     if isinstance(tag, str):
         return int.from_bytes(tag.encode()[:8], "little")
     try:
-        return tag
+        return index(tag)
     except (TypeError, OverflowError):
         raise InvalidArgument(f"tag: expected text or a 64-bit number, got {tag!r}") from None
 

@@ -7,4 +7,12 @@ from kvshm.index.keychain import KeyChain
 from kvshm.index.leases import LeaseRegistry, LiveLease
 from kvshm.index.plan import MatchPlan, plan
 
-__all__ = ["Identity", "KeyChain", "LeaseRegistry", "LiveLease", "MatchPlan", "SingleFlight", "plan"]
+__all__ = [
+    "Identity",
+    "KeyChain",
+    "LeaseRegistry",
+    "LiveLease",
+    "MatchPlan",
+    "SingleFlight",
+    "plan",
+]
