@@ -153,7 +153,8 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
     if (v.result == KVSHM_ST_PRIVATE) hot.flags.fetch_or(kPrivate, kRelaxed);
   }
   if (v.result == KVSHM_ST_PRIMARY) link_child(a, h.id, hot.parent.load(kRelaxed));
-  const bool last = v.result != KVSHM_ST_PRIMARY || (flags & kLastWanted);
+  // FAILED: its entry was erased by a reaper before we joined.
+  const bool last = v.result != KVSHM_ST_PRIMARY || (flags & (kLastWanted | kFailed));
   const Published p = publish_fill(a, h.id, last, v.primary);
   if (v.primary != kNone && p != Published::kByMeAlone) give_back(a, v.primary);
   if (p == Published::kNotMine) return -KVSHM_ENOTMINE;
