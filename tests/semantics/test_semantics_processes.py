@@ -28,8 +28,8 @@ _WRITER = """
 
 
 @pytest.mark.semantics(49)
-def test_s49_blocks_outlive_the_process_that_made_them(arena, worker, support_path):
-    writer = worker(_WRITER, arena.name, HEX, env=support_path)
+def test_s49_blocks_outlive_the_process_that_made_them(arena, worker, tests_path):
+    writer = worker(_WRITER, arena.name, HEX, env=tests_path)
     ids, _ = writer.hear()
     writer.say("exit")
     assert writer.wait() == 0
@@ -40,8 +40,8 @@ def test_s49_blocks_outlive_the_process_that_made_them(arena, worker, support_pa
 
 
 @pytest.mark.semantics(49)
-def test_s49_the_holds_of_a_killed_process_come_back(arena, worker, support_path):
-    writer = worker(_WRITER, arena.name, HEX, env=support_path)
+def test_s49_the_holds_of_a_killed_process_come_back(arena, worker, tests_path):
+    writer = worker(_WRITER, arena.name, HEX, env=tests_path)
     writer.hear()
     assert gauges(arena)["held"] == 4
     writer.kill()

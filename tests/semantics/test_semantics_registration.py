@@ -138,8 +138,8 @@ _REGISTRAR = """
 
 @pytest.mark.semantics(17)
 @pytest.mark.parametrize("policy", ["allow", "reject"])
-def test_s17_two_processes_register_one_key_at_one_instant(arena, worker, policy, support_path):
-    pair = [worker(_REGISTRAR, arena.name, env=support_path) for _ in range(2)]
+def test_s17_two_processes_register_one_key_at_one_instant(arena, worker, policy, tests_path):
+    pair = [worker(_REGISTRAR, arena.name, env=tests_path) for _ in range(2)]
     assert [one.hear() for one in pair] == ["ready", "ready"]
     for round_ in range(40):
         wanted = keys(1, seed=1700 + round_)

@@ -59,9 +59,9 @@ _BUSY = """
 
 
 @pytest.mark.semantics(43)
-def test_s43_the_gauges_add_up_at_every_quiet_point(make_arena, worker, support_path):
+def test_s43_the_gauges_add_up_at_every_quiet_point(make_arena, worker, tests_path):
     arena = make_arena(blocks=96)
-    busy = [worker(_BUSY, arena.name, seed, env=support_path) for seed in range(4)]
+    busy = [worker(_BUSY, arena.name, seed, env=tests_path) for seed in range(4)]
     for one in busy:
         assert one.hear() == "ready"
     for _ in range(6):

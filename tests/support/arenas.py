@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small arenas for tests, checked when the test is over, and keys for them."""
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import kvshm
 import numpy as np
@@ -54,6 +56,13 @@ def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
 def start_together(parties: int, delay: float = 0.3) -> float:
     """A moment, on the clock that all processes share, for them to begin at."""
     return time.monotonic() + delay + 0.02 * parties
+
+
+@pytest.fixture
+def tests_path() -> dict[str, str]:
+    """Environment of a worker that imports ``support``."""
+    tests = str(Path(__file__).resolve().parent.parent)
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH", "")]))}
 
 
 @pytest.fixture
