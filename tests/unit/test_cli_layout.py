@@ -45,7 +45,8 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     source.write_text(
         '#include <cstddef>\n#include <cstdio>\n#include "arena/layout.hpp"\n'
         '#include "arena/lock.hpp"\nusing namespace kvshm;\n'
-        'static void out(const char* n, unsigned long long v) { std::printf("%s %llu\\n", n, v); }\n'
+        'static void out(const char* n, unsigned long long v) {\n'
+        '  std::printf("%s %llu\\n", n, v);\n}\n'
         "int main() {\n" + "\n".join(lines) + "\n}\n")
     subprocess.run(["g++", "-std=c++20", "-Wno-invalid-offsetof", f"-I{ROOT / 'cpp'}",
                     f"-I{ROOT / 'include'}", source, ROOT / "cpp/arena/layout.cpp", "-o",

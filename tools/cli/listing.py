@@ -82,6 +82,6 @@ def _row(one: dict[str, Any]) -> list[str]:
         return [name, text.size(one["bytes"]), "-", "-", "-", one["state"] + why, layout]
     percent = f"{100 * one['used_blocks'] // one['blocks_total']}%"
     dead = f" (+{one['processes_dead']})" if one["processes_dead"] else ""
-    return [name, text.size(one["bytes"]), f"{text.size(one['used_bytes'])} {percent:>4}",
+    return [name, text.size(one["bytes"]), f"{text.size(one['used_bytes'])} {percent}",
             f"{one['blocks_total']} x {text.size(one['block_bytes'])}",
             f"{one['processes_alive']}{dead}", one["state"], layout]

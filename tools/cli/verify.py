@@ -47,7 +47,7 @@ def _ask_core(view: View) -> list[dict[str, Any]]:
     try:
         with kvshm.Arena.attach(view.name, dir=view.folder, helper=False, pin="off",
                                 label="kvshm verify") as arena:
-            return [{"invariant": b.invariant, "id": b.id, "what": b.what}
+            return [{"invariant": b.invariant, "id": _or_none(b.id), "what": b.what}
                     for b in arena.is_valid()]
     except kvshm.Error as e:
         raise from_core(e, view.name) from None
@@ -60,7 +60,7 @@ def _document(view: View, result: recheck.Result, by_number: dict[int, list[Brok
         found = by_number.get(number, [])
         kept = found if everything else found[:FINDINGS_KEPT]
         listed.append({"number": number, "meaning": meaning, "broken": len(found), "findings": [
-            {"id": None if b.id == layout.NONE else b.id, "what": b.what,
+            {"id": _or_none(b.id), "what": b.what,
              "words": [f"{w:016x}" for w in b.words]} for b in kept]})
     return text.document(
         "verify", name=view.name, path=view.path, broken=len(result.broken),
@@ -107,8 +107,12 @@ def _describe(what: str, ids: list[int], everything: bool) -> str:
         + ", ".join(map(str, shown)) + more
 
 
-def _block(number: int) -> str:
-    return "the arena" if number == layout.NONE else f"block {number}"
+def _or_none(block: int) -> int | None:
+    return None if block == layout.NONE else block
+
+
+def _block(number: int | None) -> str:
+    return "the arena" if number is None else f"block {number}"
 
 
 def _owner(p: census.Process) -> str:
