@@ -161,6 +161,21 @@ std::string wrong_payloads(kvshm_arena* a) {
   return text;
 }
 
+std::string unfindable(kvshm_arena* a) {
+  const std::uint64_t n = stats(a).blocks_total;
+  std::string text;
+  for (std::uint32_t id = 0; id < n; id++) {
+    const kvshm_block_info b = block(a, id);
+    if (b.state != KVSHM_READY && b.state != KVSHM_READY_LAST) continue;
+    if (b.flags & (KVSHM_F_DUPLICATE | KVSHM_F_PRIVATE | KVSHM_F_FAILED)) continue;
+    kvshm_handle h;
+    const int rc = kvshm_acquire(a, b.key, KVSHM_NO_TOUCH, &h);
+    if (rc || h.id != id) text += "nobody finds block " + std::to_string(id) + " by its key\n";
+    if (!rc) drop(a, h);
+  }
+  return text;
+}
+
 kvshm_handle make_held(kvshm_arena* a, const block_key& key, kvshm_handle parent) {
   kvshm_fill_options o = KVSHM_FILL_OPTIONS_INIT;
   o.parent = parent;

@@ -73,6 +73,9 @@ bool payload_right(kvshm_arena* a, std::uint32_t id, const block_key& key);
 // Is every READY block's payload that of its key? "" or what is wrong.
 std::string wrong_payloads(kvshm_arena* a);
 
+// READY primaries that no look-up of their key finds. "" or which.
+std::string unfindable(kvshm_arena* a);
+
 // Filled, registered under the key and held; {0} and a test failure if not.
 kvshm_handle make_held(kvshm_arena* a, const block_key& key, kvshm_handle parent = {0, KVSHM_NONE, 0});
 void make_cached(kvshm_arena* a, const block_key& key, kvshm_handle parent = {0, KVSHM_NONE, 0});
