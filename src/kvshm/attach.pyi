@@ -3,10 +3,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from typing_extensions import disjoint_base
+
 from kvshm.index.identity import Identity
 
 _T = TypeVar("_T", bound="Attachment")
 
+@disjoint_base
 class Attachment:
     @property
     def name(self) -> str: ...

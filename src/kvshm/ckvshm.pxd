@@ -166,6 +166,24 @@ cdef extern from "kvshm.h" nogil:
     int kvshm_set_priority(kvshm_arena *a, kvshm_handle h, uint32_t priority)
     int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms)
 
+    # Objects
+    ctypedef struct kvshm_object:
+        pass
+    ctypedef struct kvshm_piece:
+        void *data
+        size_t bytes
+
+    int kvshm_object_create(kvshm_arena *a, const uint8_t *key, uint64_t bytes,
+                            const kvshm_fill_options *opts, kvshm_object **out)
+    int kvshm_object_commit(kvshm_object *o, int *visible)
+    int kvshm_object_get(kvshm_arena *a, const uint8_t *key, kvshm_object **out)
+    uint64_t kvshm_object_bytes(const kvshm_object *o)
+    void *kvshm_object_data(const kvshm_object *o)
+    int64_t kvshm_object_pieces(const kvshm_object *o, kvshm_piece *pieces, size_t cap)
+    int kvshm_object_write(kvshm_object *o, uint64_t offset, const void *src, uint64_t n)
+    int kvshm_object_read(const kvshm_object *o, uint64_t offset, void *dst, uint64_t n)
+    void kvshm_object_close(kvshm_object *o)
+
     # Looking after an arena
     int64_t kvshm_evict(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys)
     int64_t kvshm_clear(kvshm_arena *a)

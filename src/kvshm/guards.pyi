@@ -3,11 +3,14 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, final
 
+from typing_extensions import disjoint_base
+
 from kvshm.attach import Attachment
 from kvshm.core import Arena
 from kvshm.records import Handle, Status
 from kvshm.views import View
 
+@disjoint_base
 class Guard:
     @property
     def arena(self) -> Attachment: ...

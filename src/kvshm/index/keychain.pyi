@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -8,13 +8,13 @@ from kvshm.index.identity import Identity
 
 @final
 class KeyChain:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         identity: Identity,
         salt: str | bytes | None = None,
         extra: Any = b"",
         parent: Any = None,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def identity(self) -> Identity: ...
     @property
