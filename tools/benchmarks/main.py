@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/bench: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from . import (machine, p1_lookup, p2_match, p3_copy, p4_insert, p6_attach, p8_reap, p9_size,
+               report)
+from .bench import QUICK, Bench, Scale
+from .mounts import mounted
+from .native import BenchError
+from .progress import Progress
+from .rows import Row, Target
+
+MEASURES: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
+    "P1": (p1_lookup.TITLE, p1_lookup.measure),
+    "P2": (p2_match.TITLE, p2_match.measure),
+    "P3": (p3_copy.TITLE, p3_copy.measure),
+    "P4": (p4_insert.TITLE, p4_insert.measure),
+    "P6": (p6_attach.TITLE, p6_attach.measure),
+    "P8": (p8_reap.TITLE, p8_reap.measure),
+    "P9": (p9_size.TITLE, p9_size.measure),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    wanted = args.only or list(MEASURES)
+    scale = QUICK if args.quick else Scale()
+    if args.blocks:
+        scale = replace(scale, blocks=args.blocks)
+    progress = Progress(wanted)
+    try:
+        with mounted() as mounts:
+            bench = Bench(str(args.native), mounts, scale, progress)
+            targets = []
+            for name in wanted:
+                title, measure = MEASURES[name]
+                progress.part(name)
+                targets.append(Target(name, title, tuple(measure(bench))))
+    except BenchError as e:
+        progress.close()
+        print(f"tools/bench: {e}", file=sys.stderr)
+        return 2
+    finally:
+        progress.close()
+    about = machine.facts(args.root)
+    options: dict[str, Any] = asdict(scale) | {"quick": args.quick}
+    print(report.document(about, options, targets) if args.json else
+          report.table(about, targets))
+    return int(any(target.holds is False for target in targets))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tools/bench", description="What kvshm costs, beside its references in one run.")
+    commands = parser.add_subparsers(required=True)
+    micro = commands.add_parser(
+        "micro", help="look-up, match, copy, insert, attach, reaping, sizes",
+        description="Measures the targets P1-P4, P6, P8 and P9. Exit status: 0 if those that "
+                    "could be measured hold, 1 if one is broken, 2 if it could not be measured.")
+    micro.add_argument("--json", action="store_true", help="one JSON document in place of a table")
+    micro.add_argument("--only", type=_names, metavar="P1,P2,...", help="these targets only")
+    micro.add_argument("--quick", action="store_true",
+                       help="a tenth of the blocks and few rounds: shows that it works")
+    micro.add_argument("--blocks", type=_blocks, metavar="N",
+                       help="of the larger arenas, in place of 1,000,000; P2 takes up to 10 times "
+                            "as many")
+    for hidden in (micro,):
+        hidden.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
+        hidden.add_argument("--root", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip().upper() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in MEASURES:
+            raise argparse.ArgumentTypeError(f"{name}: expected some of {', '.join(MEASURES)}")
+    return [name for name in MEASURES if name in names]
+
+
+def _blocks(text: str) -> int:
+    if not text.isdigit() or not 10_000 <= int(text) <= 100_000_000:
+        raise argparse.ArgumentTypeError(f"{text}: expected 10000 to 100000000")
+    return int(text)
