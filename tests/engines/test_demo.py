@@ -83,10 +83,10 @@ def test_copy_mode_counts_every_byte(short_prompts):
     assert not failed(document)
     assert ran.returncode == 0
     copied = document["bytes_copied_between_processes"]
-    # Blocks in by who computed them, and out by everybody else who needed them, each once.
     assert copied > 0
     assert copied % document["arena"]["block_bytes"] == 0
-    assert copied >= document["arena"]["block_bytes"] * document["workers"][1]["from_others"] // 16
+    # The arena's own count is checked against what the workers say that they copied.
+    assert document["checks"]["bytes_copied"]["wanted"].startswith(f"{copied},")
 
 
 def test_an_arena_that_is_too_small_costs_reuse_and_nothing_else(short_prompts):

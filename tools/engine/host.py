@@ -60,9 +60,12 @@ class Host:
         stats = self.stats()
         return stats["copy_in_bytes_total"] + stats["copy_out_bytes_total"]
 
+    def has_slot(self, pid: int) -> bool:
+        return any(one.pid == pid for one in self._arena.processes())
+
     def wait_gone(self, pid: int, limit: float) -> bool:
         """Until the process has no slot: it is given back when nothing that it held is left."""
-        return _within(limit, lambda: all(one.pid != pid for one in self._arena.processes()))
+        return _within(limit, lambda: not self.has_slot(pid))
 
     def broken_when_quiet(self, limit: float) -> list[str]:
         """Invariants still broken when no request is in flight; none may be, nor a held block."""
