@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <cstring>
 
 #include "arena/lock.hpp"
+#include "arena/memory.hpp"
 #include "arena/object.hpp"
 
 #ifndef MADV_POPULATE_WRITE
@@ -98,6 +100,9 @@ int reserve_pages(Arena& a, int fd, const kvshm_options& o, std::int64_t deadlin
   if (fstatvfs(fd, &v) == 0 && v.f_blocks &&
       std::uint64_t(v.f_bavail) * v.f_bsize < a.geometry.bytes)
     return no_space(a, fd);
+  // Pages of a hugetlbfs are out of the host's account already.
+  if (mount_page(fd) == kPage)
+    if (int rc = check_memory(a, a.geometry.bytes)) return rc;
   if (int rc = place(a, o.numa)) return rc;
   if (o.huge != KVSHM_OFF) madvise(a.base, a.geometry.bytes, MADV_HUGEPAGE);
   if (int rc = populate(a, fd, deadline_ms)) return rc;
@@ -106,6 +111,10 @@ int reserve_pages(Arena& a, int fd, const kvshm_options& o, std::int64_t deadlin
     return fail(-errno, "%s: fallocate: %s", a.path.c_str(), std::strerror(errno));
   }
   a.page_bytes = measured_page_bytes(a);
+  if (o.huge == KVSHM_AUTO && a.page_bytes < kHugePage && a.geometry.bytes >= 16 * kHugePage)
+    log_line(KVSHM_LOG_WARN,
+             "arena %s has 4 KiB pages: its mount gives no 2 MiB ones (tmpfs: huge=advise)",
+             a.name.c_str());
   if (o.huge == KVSHM_REQUIRE && a.page_bytes < kHugePage)
     return fail(
         -KVSHM_EUNSUPPORTED,
@@ -120,13 +129,19 @@ int pin_pages(Arena& a, std::uint32_t mode) {
   a.pinned = syscall(SYS_mlock2, a.base, a.geometry.bytes, MLOCK_ONFAULT) == 0;
   if (a.pinned) return 0;
   const int e = errno;
+  struct rlimit limit = {};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  const auto need = (unsigned long long)a.geometry.bytes,
+             allowed = (unsigned long long)limit.rlim_cur;
   if (mode == KVSHM_REQUIRE)
     return fail(-KVSHM_EUNSUPPORTED,
-                "pinning %llu bytes required, mlock says: %s; raise the memlock limit (ulimit -l, "
-                "LimitMEMLOCK=, --ulimit memlock=-1)",
-                (unsigned long long)a.geometry.bytes, std::strerror(e));
-  log_line(KVSHM_LOG_WARN, "arena %s works unpinned: mlock says %s; raise the memlock limit",
-           a.name.c_str(), std::strerror(e));
+                "pinning %llu bytes required, mlock says: %s (memlock limit %llu); raise it "
+                "(ulimit -l, LimitMEMLOCK=, --ulimit memlock=-1)",
+                need, std::strerror(e), allowed);
+  log_line(KVSHM_LOG_WARN,
+           "arena %s works unpinned: %llu bytes to pin, mlock says: %s (memlock limit %llu); raise "
+           "it (ulimit -l, LimitMEMLOCK=, --ulimit memlock=-1)",
+           a.name.c_str(), need, std::strerror(e), allowed);
   return 0;
 }
 
