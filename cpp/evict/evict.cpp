@@ -33,11 +33,15 @@ std::uint32_t candidate(Arena& a, const Policy& p, std::uint32_t step) {
   const std::uint32_t n = a.nblocks, now = a.sb->tick.load(kRelaxed);
   std::uint32_t best = kNone, spared = kNone, seen = 0, limit = n;
   Score best_score{}, spared_score{};
+  auto next = [&](std::uint64_t at) { return at + step >= n ? at + step - n : at + step; };
   std::uint64_t& hand = a.evictor.hand;
+  std::uint64_t ahead = hand;  // a sample is as many cache misses: keep some of them in flight
+  for (int i = 0; i < 8; i++, ahead = next(ahead)) __builtin_prefetch(&a.hot[ahead]);
   for (std::uint32_t steps = 1; steps <= limit; steps++) {
     const std::uint32_t id = std::uint32_t(hand);
-    hand = hand + step >= n ? hand + step - n : hand + step;
-    __builtin_prefetch(&a.hot[hand]);
+    hand = next(hand);
+    __builtin_prefetch(&a.hot[ahead]);
+    ahead = next(ahead);
     Hot& h = a.hot[id];
     if (!evictable(h)) continue;
     seen++;
