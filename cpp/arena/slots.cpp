@@ -111,8 +111,8 @@ int no_slot(Arena& a) {
 void tell_gone(const Arena& a, const SlotRecord& r, const ReapCounts& c) {
   log_line(KVSHM_LOG_WARN,
            "arena %s: process %d (%.63s) is gone; gave back %llu holds, %llu fills, %llu evictions",
-           a.name.c_str(), r.pid, r.label, (unsigned long long)c.holds,
-           (unsigned long long)c.fills, (unsigned long long)c.evictions);
+           a.name.c_str(), r.pid, r.label, (unsigned long long)c.holds, (unsigned long long)c.fills,
+           (unsigned long long)c.evictions);
 }
 
 }  // namespace

@@ -56,8 +56,7 @@ class Call {
       return;
     }
     a_ = h->impl.get();
-    if (dead == Dead::kRefuse && a_->sb->dead.load(std::memory_order_relaxed))
-      rc_ = stale(*a_);
+    if (dead == Dead::kRefuse && a_->sb->dead.load(std::memory_order_relaxed)) rc_ = stale(*a_);
   }
   Call(const Call&) = delete;
   ~Call() {
