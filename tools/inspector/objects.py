@@ -90,14 +90,15 @@ def still_there(fd: int, name: str, folder: str | None = None) -> bool:
 
 def mount_page(fd: int) -> int:
     """Bytes of the pages that this file's file system hands out: more than 4096 on hugetlbfs."""
-    made_of = os.fstat(fd).st_dev
+    made_of, block = os.fstat(fd).st_dev, os.fstatvfs(fd).f_bsize
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
         for line in mounts:
             fields, _, tail = line.partition(" - ")
             major, _, minor = fields.split()[2].partition(":")
-            if os.makedev(int(major), int(minor)) == made_of and tail.startswith("hugetlbfs "):
-                return os.fstatvfs(fd).f_bsize
-    return layout.PAGE
+            if os.makedev(int(major), int(minor)) == made_of:
+                return block if tail.startswith("hugetlbfs ") else layout.PAGE
+    # A mount of another namespace, reached through /proc: only hugetlbfs has such blocks in memory.
+    return block if block >= layout.HUGE_PAGE else layout.PAGE
 
 
 def judge(fd: int) -> Verdict:
