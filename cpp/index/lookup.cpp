@@ -11,6 +11,7 @@ inline std::atomic<std::uint64_t>* bucket(Arena& a, std::uint64_t b) {
 template <class F>
 bool each_candidate(Arena& a, Key key, F f) {
   const Spot s = spot_of(key, a.nbuckets);
+  __builtin_prefetch(bucket(a, s.b2));
   for (unsigned side = 0; side < (s.b1 == s.b2 ? 1u : 2u); side++) {
     auto* e = bucket(a, side ? s.b2 : s.b1);
     for (unsigned i = 0; i < kIndexWays; i++) {
@@ -61,6 +62,9 @@ namespace {
 // True: found, held.
 inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, Found* found) {
   Hot& h = a.hot[id];
+  // Both lines at once: the locked operation on the count would hold back the second miss.
+  __builtin_prefetch(&h, 1);
+  __builtin_prefetch(&a.counts[id], 1);
   switch (take_ready(a, id, touch)) {
     case Take::kHeld:
       // The entry may be stale and the block reused, even as a duplicate of this very key, whose
