@@ -148,8 +148,10 @@ def test_s17_two_processes_register_one_key_at_one_instant(arena, worker, policy
             one.say([wanted[0].tobytes().hex(), start, policy])
         (id1, result1, good1), (id2, result2, good2) = (one.hear() for one in pair)
         assert good1 and good2
-        assert sorted((result1, result2)) == [5, 6 if policy == "allow" else 7]
-        assert (id1 == id2) == (policy == "reject")
+        first, second = sorted((result1, result2))
+        # While the other one's block is still FILLING there is nothing to hand out: a duplicate.
+        assert first == 5 and second in ((6,) if policy == "allow" else (6, 7))
+        assert (id1 == id2) == (second == 7)
         with arena.match(wanted) as hit:
             assert list(hit.ids) == [id1 if result1 == 5 else id2]
             assert bytes(hit.view(0)) == content(wanted[0])
