@@ -85,12 +85,11 @@ class Fleet:
         )
 
     def reference(self, chosen: list[Served]) -> None:
-        """Ask the same again without reuse: of the same worker, if it lives."""
-        by_label = {worker.label: worker for worker in self.workers}
-        work: dict[WorkerProcess, list[Served]] = {}
-        for i, served in enumerate(chosen):
-            worker = by_label.get(served.worker, self.workers[i % len(self.workers)])
-            work.setdefault(worker, []).append(served)
+        """Ask the same again without reuse: of the same worker, unless another has less to do."""
+        work: dict[WorkerProcess, list[Served]] = {worker: [] for worker in self.workers}
+        for served in chosen:
+            worker = min(work, key=lambda w: (len(work[w]), w.label != served.worker))
+            work[worker].append(served)
 
         def again(worker: WorkerProcess, served: Served) -> Served:
             reply = worker.ask(served.prompt, self.new_tokens, reuse=False)
