@@ -223,6 +223,7 @@ ReapCounts scrub_slot(Arena& a, unsigned slot, bool device_free) {
           mark_free(a, std::uint32_t(id));  // who died between hint and claim left it missing
         }
       }
+      summarize(a, region);
       total.holds += here.holds;
       total.fills += here.fills;
       total.evictions += here.evictions;

@@ -159,19 +159,19 @@ int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t
 std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
   std::uint32_t other = kNone;
   auto& flags = a.hot[id].flags;
-  // Members are told of the block only after this; nobody else inserts meanwhile. A member may
-  // publish once ANNOUNCED is set, so never while the entry is tentative.
-  switch (insert_if_absent(a, id, key, &other)) {
-    case Insert::kDone:
-      flags.fetch_or(kAnnounced | kInserting, std::memory_order_release);
-      return KVSHM_ST_ANNOUNCED;
-    case Insert::kFull:
-      return KVSHM_ST_FULL;
-    case Insert::kExists:
-      return is_ready(a.hot[other].word.load(std::memory_order_relaxed)) ? KVSHM_ST_EXISTS
-                                                                         : KVSHM_ST_PENDING;
+  // One inserter a life, claimed before the entry can be seen: whoever finds it and joins could
+  // register meanwhile. A member may publish once ANNOUNCED is set, never while it is tentative.
+  flags.fetch_or(kInserting, std::memory_order_acq_rel);
+  const Insert done = insert_if_absent(a, id, key, &other);
+  KVSHM_STEP("announce.inserted");
+  if (done == Insert::kDone) {
+    flags.fetch_or(kAnnounced, std::memory_order_release);
+    return KVSHM_ST_ANNOUNCED;
   }
-  return KVSHM_ST_NONE;
+  flags.fetch_and(std::uint8_t(~kInserting), std::memory_order_release);  // register tries again
+  if (done == Insert::kFull) return KVSHM_ST_FULL;
+  return is_ready(a.hot[other].word.load(std::memory_order_relaxed)) ? KVSHM_ST_EXISTS
+                                                                     : KVSHM_ST_PENDING;
 }
 
 }  // namespace

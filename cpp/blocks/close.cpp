@@ -37,6 +37,16 @@ void mark_free(Arena& a, std::uint32_t id) {
   if (!(s.load(std::memory_order_seq_cst) & bit)) s.fetch_or(bit, std::memory_order_seq_cst);
 }
 
+void summarize(Arena& a, std::uint32_t region) {
+  constexpr std::uint32_t kWords = kRegionBlocks / 64;
+  const std::uint64_t bit = std::uint64_t{1} << (region % 64);
+  for (std::uint32_t i = region * kWords; i < (region + 1) * kWords; i++)
+    if (a.free_map[i].load(std::memory_order_seq_cst)) {
+      a.summary[region / 64].fetch_or(bit, std::memory_order_seq_cst);
+      return;
+    }
+}
+
 void wake_fill(Arena& a, std::uint32_t id) {
   auto& fut = a.hot[id].fut;
   // A waiter sets bit 0, looks once more at the word, then sleeps: it sees our store or we its bit.

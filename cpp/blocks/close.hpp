@@ -13,6 +13,8 @@ void close_block(Arena& a, std::uint32_t id);
 void end_life(Arena& a, std::uint32_t id);
 // The free map's bit and its summary: hints that the block may be claimed.
 void mark_free(Arena& a, std::uint32_t id);
+// Sets the region's summary bit if its map has any: who died between the two left it missing.
+void summarize(Arena& a, std::uint32_t region);
 
 void wake_fill(Arena& a, std::uint32_t id);  // READY, left or closed: look again
 void wake_space(Arena& a);                   // a block is free or evictable

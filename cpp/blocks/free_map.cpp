@@ -25,11 +25,8 @@ void summarize_empty(Arena& a, std::uint32_t region) {
   auto& s = a.summary[region / 64];
   const std::uint64_t bit = std::uint64_t{1} << (region % 64);
   s.fetch_and(~bit, std::memory_order_seq_cst);
-  for (std::uint32_t i = 0; i < kRegionWords; i++)
-    if (a.free_map[region * kRegionWords + i].load(std::memory_order_seq_cst)) {
-      s.fetch_or(bit, std::memory_order_seq_cst);
-      return;
-    }
+  KVSHM_STEP("free.unsummarized");
+  summarize(a, region);
 }
 
 std::uint32_t claim_in_region(Arena& a, std::uint32_t region, std::uint32_t start, std::uint32_t n,
