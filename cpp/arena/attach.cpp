@@ -51,8 +51,9 @@ Next create_here(Arena& a, int fd, const kvshm_options& o, std::int64_t deadline
 }
 
 // Nobody holds the creation byte and the object is not finished: its creator died, or has not come
-// to take the byte yet. It is given a moment, then its remains are removed.
-Next clear_remains(Arena& a, int fd, Mode mode, std::int64_t deadline, int* rc) {
+// to take the byte yet. Or it is dead: whoever removed it died before the unlink. It is given a
+// moment, then its remains are removed.
+Next clear_remains(Arena& a, int fd, Look seen, Mode mode, std::int64_t deadline, int* rc) {
   unlock_byte(fd, kCreationByte);
   sleep_ms(20);
   if (now_ms() >= deadline) {
@@ -62,13 +63,13 @@ Next clear_remains(Arena& a, int fd, Mode mode, std::int64_t deadline, int* rc) 
                a.name.c_str());
     return Next::kDone;
   }
-  if (mode == Mode::kAttach) return Next::kAgain;
+  if (mode == Mode::kAttach && seen == Look::kUnfinished) return Next::kAgain;
   sleep_ms(30);
   if (lock_byte(fd, true, kCreationByte) != 0) return Next::kAgain;
   kvshm_options none{};
-  if (same_object(fd, a.path.c_str()) && inspect_object(a, fd, none, rc) == Look::kUnfinished) {
-    log_line(KVSHM_LOG_WARN, "arena %s: its creator died before it was ready; made anew",
-             a.name.c_str());
+  if (same_object(fd, a.path.c_str()) && inspect_object(a, fd, none, rc) == seen) {
+    log_line(KVSHM_LOG_WARN, "arena %s: whoever was %s it died; its remains are removed",
+             a.name.c_str(), seen == Look::kDead ? "removing" : "making");
     unlink(a.path.c_str());
   }
   *rc = 0;
@@ -84,12 +85,11 @@ Next attach_there(Arena& a, int fd, Mode mode, const kvshm_options& o, std::int6
   if (*rc) return Next::kDone;
   if (!same_object(fd, a.path.c_str())) return Next::kAgain;
   note_object(a, fd);
-  switch (inspect_object(a, fd, o, rc)) {
+  const Look seen = inspect_object(a, fd, o, rc);
+  switch (seen) {
     case Look::kUnfinished:
-      return clear_remains(a, fd, mode, deadline, rc);
-    case Look::kDead:
-      sleep_ms(1);
-      return Next::kAgain;
+    case Look::kDead:  // and the creation byte is ours
+      return clear_remains(a, fd, seen, mode, deadline, rc);
     case Look::kBad:
       return Next::kDone;
     case Look::kGood:
