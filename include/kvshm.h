@@ -86,8 +86,8 @@ typedef uint8_t kvshm_key[KVSHM_KEY_BYTES];
 KVSHM_API const char *kvshm_version(void); /* of the library at run time */
 /* Text for a code, with or without its sign; never NULL; static storage. */
 KVSHM_API const char *kvshm_strerror(int code);
-/* The last failed call of this thread in words: what was wanted, what was found, what to do.
- * "" when the code says it all. Valid until the thread's next failing call. */
+/* Why this thread's last call failed, in words: what was wanted, what was found, what to do. ""
+ * when it did not fail, or when the code says it all. Valid until the thread's next call. */
 KVSHM_API const char *kvshm_last_error(void);
 
 enum { KVSHM_LOG_DEBUG = 0, KVSHM_LOG_INFO = 1, KVSHM_LOG_WARN = 2, KVSHM_LOG_ERROR = 3 };

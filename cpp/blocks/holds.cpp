@@ -17,10 +17,14 @@ int set_no_cache(Arena& a, kvshm_handle b, bool on) {
   // A duplicate's or private block's last release always closes it.
   if (!on && (h.flags.load(std::memory_order_relaxed) & (kDuplicate | kPrivate))) return 0;
   word_t w = h.word.load(std::memory_order_relaxed);
-  while (is_ready(w) && !h.word.compare_exchange_weak(w, with_state(w, on ? kReadyLast : kReady),
-                                                      std::memory_order_acq_rel))
-    KVSHM_STEP("nocache.retry");
-  return 0;
+  // Only while my bit is in it: READY_LAST without a holder would never be closed.
+  while (is_ready(w) && (w & a.me)) {
+    KVSHM_STEP("nocache.before");
+    if (h.word.compare_exchange_weak(w, with_state(w, on ? kReadyLast : kReady),
+                                     std::memory_order_acq_rel))
+      return 0;
+  }
+  return -KVSHM_ENOTMINE;  // given back by another thread meanwhile
 }
 
 }  // namespace kvshm

@@ -58,7 +58,7 @@ int kvshm_tick(kvshm_arena* h) { return kvshm_reap(h, nullptr); }
 #define KVSHM_ADD(name, text) \
   out->name += a.slots[s].stats[kStat_##name].load(std::memory_order_relaxed);
 int kvshm_get_stats(kvshm_arena* h, kvshm_stats* out) {
-  if (!out || out->size < sizeof *out) return -EINVAL;
+  if (int rc = check_size(out)) return rc;
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   const Arena& a = *call;
@@ -77,7 +77,7 @@ int kvshm_get_stats(kvshm_arena* h, kvshm_stats* out) {
   out->name = a.mine->stats[kStat_##name].load(std::memory_order_relaxed) - \
               a.stats_at_attach[kStat_##name];
 int kvshm_get_own_stats(kvshm_arena* h, kvshm_stats* out) {
-  if (!out || out->size < sizeof *out) return -EINVAL;
+  if (int rc = check_size(out)) return rc;
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   const Arena& a = *call;
@@ -90,7 +90,7 @@ int kvshm_get_own_stats(kvshm_arena* h, kvshm_stats* out) {
 #undef KVSHM_OWN
 
 int kvshm_get_block(kvshm_arena* h, uint32_t id, kvshm_block_info* out) {
-  if (!out || out->size < sizeof *out) return -EINVAL;
+  if (int rc = check_size(out)) return rc;
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   const Arena& a = *call;
@@ -125,7 +125,8 @@ int kvshm_get_block(kvshm_arena* h, uint32_t id, kvshm_block_info* out) {
 }
 
 int kvshm_get_process(kvshm_arena* h, uint32_t slot, kvshm_process* out) {
-  if (!out || out->size < sizeof *out || slot >= kSlots) return -EINVAL;
+  if (int rc = check_size(out)) return rc;
+  if (slot >= kSlots) return fail(-EINVAL, "slot %u: wanted 0-%u", slot, kSlots - 1);
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   fill_process(*call, slot, out);

@@ -38,6 +38,7 @@ enum class Dead { kRefuse, kAllow };  // giving back works on a removed arena, t
 class Call {
  public:
   explicit Call(kvshm_arena* h, Dead dead = Dead::kRefuse) : errno_(errno) {
+    forget_error();  // a text is of the last call, never of one before it
     static std::atomic<unsigned> next{0};
     static thread_local const unsigned stripe = next.fetch_add(1, std::memory_order_relaxed) % 16;
     if (!h || h->magic.load(std::memory_order_relaxed) != kvshm_arena::kAlive) {
@@ -73,6 +74,13 @@ class Call {
   int rc_ = 0;
   int errno_;
 };
+
+// A struct that a caller passes begins with its size.
+template <class T>
+int check_size(const T* s) {
+  if (s && s->size >= sizeof *s) return 0;
+  return fail(-EINVAL, "a struct is NULL or its size is not set: use its INIT macro");
+}
 
 inline int misuse(Arena& a, int rc) {  // counted, so that a leak of discipline shows
   if (rc == -KVSHM_ENOTMINE || rc == -KVSHM_ESTATE || rc == -EBADF) a.count(kStat_misuse_total);

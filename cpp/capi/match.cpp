@@ -70,12 +70,12 @@ int64_t kvshm_scan(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint32_t f
   if (int rc = check(keys, n, ids, lease)) return rc;
   Arena& a = *call;
   match_each(a, keys, n, !(flags & KVSHM_NO_TOUCH), ids);
-  std::uint32_t distinct = 0;
+  std::uint32_t distinct = 0, i = 0;
   Ticks ticks(a, n);
   try {
     std::unordered_map<std::uint32_t, std::uint32_t> seen;
     seen.reserve(n);
-    for (std::uint32_t i = 0; i < n; i++) {
+    for (; i < n; i++) {
       if (ids[i] == kNone) continue;
       const std::uint32_t id = ids[i];
       if (!seen.emplace(id, distinct).second) {
@@ -86,8 +86,9 @@ int64_t kvshm_scan(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint32_t f
       ids[distinct++] = id;
     }
   } catch (const std::bad_alloc&) {
-    for (std::uint32_t i = n; i-- > 0;)
-      if (ids[i] != kNone) release_hold(a, ids[i], ticks);
+    // Held: the distinct ones, moved to the front, and those that were not yet looked at.
+    for (std::uint32_t j = n; j-- > 0;)
+      if ((j < distinct || j >= i) && ids[j] != kNone) release_hold(a, ids[j], ticks);
     return -ENOMEM;
   }
   return into_lease(a, ids, distinct, distinct, tag, lease);

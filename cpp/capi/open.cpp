@@ -17,6 +17,7 @@ namespace {
 
 int open_as(Mode mode, kvshm_arena** out, const char* name, const kvshm_options* opts) {
   const int saved = errno;
+  forget_error();
   if (!out || !name) return fail(-EINVAL, "out and name must not be NULL");
   *out = nullptr;
   kvshm_options o = KVSHM_OPTIONS_INIT;
@@ -71,6 +72,7 @@ int kvshm_attach(kvshm_arena** out, const char* name, const kvshm_options* opts)
 }
 
 int kvshm_close(kvshm_arena* h, uint32_t timeout_ms) {
+  forget_error();
   if (!h || h->magic.load(std::memory_order_relaxed) != kvshm_arena::kAlive) return -EINVAL;
   if (h->fork_generation != fork_generation()) return -KVSHM_EFORKED;
   const int saved = errno;
@@ -93,6 +95,7 @@ int kvshm_close(kvshm_arena* h, uint32_t timeout_ms) {
 
 int kvshm_remove(const char* name, const char* dir, int force) {
   const int saved = errno;
+  forget_error();
   int rc;
   try {
     rc = remove_object(name, dir, force != 0);
@@ -116,7 +119,7 @@ int64_t kvshm_auto_name(const kvshm_identity* id, char* buf, size_t cap) {
 }
 
 int kvshm_get_info(kvshm_arena* h, kvshm_info* out) {
-  if (!out || out->size < sizeof *out) return -EINVAL;
+  if (int rc = check_size(out)) return rc;
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   const Arena& a = *call;

@@ -17,7 +17,7 @@ const kvshm_block_record* kvshm_block_table(kvshm_arena* h, uint64_t* n) {
 }
 
 int kvshm_get_policy(kvshm_arena* h, kvshm_policy* out) {
-  if (!out || out->size < sizeof *out) return -EINVAL;
+  if (int rc = check_size(out)) return rc;
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   const PolicyTable& t = call->sb->policy;
@@ -37,7 +37,7 @@ int kvshm_get_policy(kvshm_arena* h, kvshm_policy* out) {
 }
 
 int kvshm_set_policy(kvshm_arena* h, const kvshm_policy* in) {
-  if (!in || in->size < sizeof *in) return -EINVAL;
+  if (int rc = check_size(in)) return rc;
   if (in->sample < 1 || in->sample > 64)
     return fail(-EINVAL, "policy: sample %u, wanted 1-64", in->sample);
   for (std::uint32_t s : in->shift)
