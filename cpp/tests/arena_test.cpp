@@ -18,8 +18,8 @@ TEST(Arena, Names) {
   kvshm_arena* a = nullptr;
   const kvshm_options o = options({});
   const std::string longest(63, 'x'), too_long(64, 'x');
-  for (const char* bad : {"", "-a", "_a", "A", "a b", "a/b", "a.b", "../a", "\xc3\xa4",
-                          too_long.c_str()}) {
+  for (const char* bad :
+       {"", "-a", "_a", "A", "a b", "a/b", "a.b", "../a", "\xc3\xa4", too_long.c_str()}) {
     EXPECT_EQ(kvshm_create(&a, bad, &o), -EINVAL) << bad;
     EXPECT_EQ(kvshm_attach(&a, bad, &o), -EINVAL) << bad;
     EXPECT_EQ(kvshm_remove(bad, nullptr, 1), -EINVAL) << bad;
@@ -71,7 +71,12 @@ TEST(Arena, OptionsAreChecked) {
   refused([](kvshm_options& o) { o.numa = 999; }, -KVSHM_EUNSUPPORTED);
   refused([](kvshm_options& o) { o.group = "no-such-group-here"; }, -EINVAL);
   refused([](kvshm_options& o) { o.dir = "/nonexistent"; }, -ENOENT);
-  refused([](kvshm_options& o) { o.blocks = 1 << 16; o.block_bytes = 1 << 30; }, -ENOSPC);
+  refused(
+      [](kvshm_options& o) {
+        o.blocks = 1 << 16;
+        o.block_bytes = 1 << 30;
+      },
+      -ENOSPC);
   // A caller's smaller struct of an older release is fine: what it lacks is 0.
   kvshm_options o = options({});
   o.size = offsetof(kvshm_options, reserved);

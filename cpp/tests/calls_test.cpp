@@ -178,7 +178,8 @@ TEST(Calls, EveryCodeHasAText) {
                    ERANGE, ETIMEDOUT, EIO})
     EXPECT_STRNE(kvshm_strerror(-code), "unknown error") << code;
   EXPECT_STREQ(kvshm_strerror(0), "success");
-  for (int code : {1, 99999, -99999, INT32_MAX, INT32_MIN}) EXPECT_NE(kvshm_strerror(code), nullptr);
+  for (int code : {1, 99999, -99999, INT32_MAX, INT32_MIN})
+    EXPECT_NE(kvshm_strerror(code), nullptr);
 }
 
 // The text is of the last call, not of a failure before it.
@@ -231,8 +232,8 @@ TEST(Calls, ArgumentsAreChecked) {
   EXPECT_EQ(kvshm_register(pool.a, &h, 1, raw(zero), KVSHM_ALLOW, nullptr, nullptr), -EINVAL);
   EXPECT_EQ(kvshm_lease_make(pool.a, &h, 0, 0, &lease), -EINVAL);
   EXPECT_EQ(kvshm_handle_of(pool.a, 4, &out), -EINVAL);
-  for (const kvshm_handle bad : {kvshm_handle{1, 4, 0}, kvshm_handle{0, 0, 0},
-                                 kvshm_handle{1, KVSHM_NONE, 0}}) {
+  for (const kvshm_handle bad :
+       {kvshm_handle{1, 4, 0}, kvshm_handle{0, 0, 0}, kvshm_handle{1, KVSHM_NONE, 0}}) {
     EXPECT_EQ(kvshm_upgrade(pool.a, bad, 0), -EINVAL);
     EXPECT_EQ(kvshm_drop(pool.a, &bad, 1), -EINVAL);
     EXPECT_EQ(kvshm_abort(pool.a, &bad, 1), -EINVAL);

@@ -29,9 +29,11 @@ namespace {
 void die_at(int k) {
   static int left;
   left = k;
-  kvshm::set_step_hook([](const char*, void*) {
-    if (--left == 0) die();
-  }, nullptr);
+  kvshm::set_step_hook(
+      [](const char*, void*) {
+        if (--left == 0) die();
+      },
+      nullptr);
 }
 
 // What every run begins with, made by the surviving process.
@@ -180,9 +182,8 @@ TEST(Crash, AllocateFallsShort) {
 }
 
 TEST(Crash, RegisterAndDrop) {
-  kill_everywhere("register", 5, nullptr, [](kvshm_arena* a, Scene&) {
-    return put(a, key_of(600), KVSHM_ALLOW);
-  });
+  kill_everywhere("register", 5, nullptr,
+                  [](kvshm_arena* a, Scene&) { return put(a, key_of(600), KVSHM_ALLOW); });
 }
 
 TEST(Crash, RegisterQuiet) {
@@ -284,9 +285,8 @@ TEST(Crash, Close) {
 }
 
 TEST(Crash, Attach) {
-  kill_everywhere("attach", 0, nullptr, [](kvshm_arena* a, Scene&) {
-    return -kvshm_close(a, 1000);
-  }, true);
+  kill_everywhere(
+      "attach", 0, nullptr, [](kvshm_arena* a, Scene&) { return -kvshm_close(a, 1000); }, true);
 }
 
 // The reaper dies while it reaps another's remains: a third one finishes.
@@ -308,9 +308,11 @@ TEST(Crash, Reap) {
       CHILD_CHECK(kvshm_allocate(a, 1, raw(s.held_key), &o, &dup, nullptr, nullptr) == 0);
       write_payload(a, dup.id, s.held_key);
       CHILD_CHECK(kvshm_register(a, &dup, 1, nullptr, KVSHM_ALLOW, nullptr, nullptr) == 1);
-      kvshm::set_step_hook([](const char* name, void*) {  // and in the middle of an eviction
-        if (std::strcmp(name, "close.unkeyed") == 0) die();
-      }, nullptr);
+      kvshm::set_step_hook(
+          [](const char* name, void*) {  // and in the middle of an eviction
+            if (std::strcmp(name, "close.unkeyed") == 0) die();
+          },
+          nullptr);
       kvshm_evict(a, raw(s.cached[3]), 1);
       return 1;
     });
@@ -384,8 +386,8 @@ TEST(Crash, CreationRace) {
     std::atomic<int> deaths_left, arrived;
     const char* where;
   };
-  auto* shared = static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                                           MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* shared = static_cast<Shared*>(
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(shared, MAP_FAILED);
   int died = 0;
   for (int round = 0; round < kRounds; round++) {
@@ -396,10 +398,12 @@ TEST(Crash, CreationRace) {
     std::vector<Child> children;
     for (int p = 0; p < kProcesses; p++)
       children.emplace_back([&](Wire& parent) {
-        kvshm::set_step_hook([](const char* step, void* user) {
-          auto* s = static_cast<Shared*>(user);
-          if (std::strcmp(step, s->where) == 0 && s->deaths_left.fetch_sub(1) > 0) die();
-        }, shared);
+        kvshm::set_step_hook(
+            [](const char* step, void* user) {
+              auto* s = static_cast<Shared*>(user);
+              if (std::strcmp(step, s->where) == 0 && s->deaths_left.fetch_sub(1) > 0) die();
+            },
+            shared);
         shared->arrived++;
         for (int i = 0; shared->arrived < kProcesses && i < 20000; i++) usleep(100);
         const kvshm_options o = options({.blocks = 8});

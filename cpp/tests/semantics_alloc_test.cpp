@@ -19,8 +19,7 @@ TEST(Semantics, S01_AllocateAllThenRefused) {
   EXPECT_EQ(available(pool.a), 0u);
   const kvshm_stats before = stats(pool.a);
   kvshm_handle one = {7, 7, 7};
-  EXPECT_EQ(kvshm_allocate(pool.a, 1, nullptr, nullptr, &one, nullptr, nullptr),
-            -KVSHM_ENOSPACE);
+  EXPECT_EQ(kvshm_allocate(pool.a, 1, nullptr, nullptr, &one, nullptr, nullptr), -KVSHM_ENOSPACE);
   EXPECT_STRNE(kvshm_last_error(), "");
   const kvshm_stats after = stats(pool.a);
   EXPECT_EQ(after.blocks_filling, before.blocks_filling);

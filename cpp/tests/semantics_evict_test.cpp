@@ -14,8 +14,9 @@ namespace {
 // A chain whose blocks are registered in the order given, each below its predecessor in the chain.
 handles_t make_chain(kvshm_arena* a, const keys_t& keys) {
   handles_t h(keys.size());
-  EXPECT_EQ(kvshm_allocate(a, std::uint32_t(keys.size()), raw(keys), nullptr, h.data(), nullptr,
-                           nullptr), 0);
+  EXPECT_EQ(
+      kvshm_allocate(a, std::uint32_t(keys.size()), raw(keys), nullptr, h.data(), nullptr, nullptr),
+      0);
   for (std::size_t i = 0; i < keys.size(); i++) write_payload(a, h[i].id, keys[i]);
   return h;
 }
@@ -281,8 +282,7 @@ TEST(Semantics, S43_GaugesAddUp) {
       filling += theirs[1];
     }
     const kvshm_stats s = stats(pool.a);
-    ASSERT_EQ(s.blocks_free + s.blocks_inactive + s.blocks_held + s.blocks_filling,
-              s.blocks_total);
+    ASSERT_EQ(s.blocks_free + s.blocks_inactive + s.blocks_held + s.blocks_filling, s.blocks_total);
     ASSERT_EQ(s.blocks_evicting, 0u);
     ASSERT_EQ(s.blocks_filling, filling);
     ASSERT_EQ(broken(pool.a), "") << "point " << point;

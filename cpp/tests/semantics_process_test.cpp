@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Semantics 49-52: between processes.
-#include <cerrno>
 #include <fcntl.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "arena/layout.hpp"
 #include "support.hpp"

@@ -211,9 +211,7 @@ int abort_fills(kvshm_arena* a, const handles_t& h) {
   return kvshm_abort(a, h.data(), std::uint32_t(h.size()));
 }
 
-bool Wire::send(const void* p, std::size_t n) {
-  return write(out_, p, n) == ssize_t(n);
-}
+bool Wire::send(const void* p, std::size_t n) { return write(out_, p, n) == ssize_t(n); }
 
 bool Wire::receive(void* p, std::size_t n, int timeout_ms) {
   struct pollfd f = {in_, POLLIN, 0};
@@ -295,9 +293,8 @@ std::int64_t now_ms() {
 }
 
 Steps::Steps(std::function<void(const char*)> fn) : fn_(std::move(fn)) {
-  kvshm::set_step_hook([](const char* name, void* user) {
-    static_cast<Steps*>(user)->fn_(name);
-  }, this);
+  kvshm::set_step_hook([](const char* name, void* user) { static_cast<Steps*>(user)->fn_(name); },
+                       this);
 }
 
 Steps::~Steps() { kvshm::set_step_hook(nullptr, nullptr); }

@@ -26,7 +26,9 @@ keys_t keys_of(std::uint64_t first, std::uint64_t n);
 inline const kvshm_key* raw(const keys_t& k) {
   return reinterpret_cast<const kvshm_key*>(k.data());
 }
-inline const kvshm_key* raw(const block_key& k) { return reinterpret_cast<const kvshm_key*>(k.data()); }
+inline const kvshm_key* raw(const block_key& k) {
+  return reinterpret_cast<const kvshm_key*>(k.data());
+}
 inline kvshm_key* raw(keys_t& k) { return reinterpret_cast<kvshm_key*>(k.data()); }
 
 template <class T>
@@ -77,7 +79,8 @@ std::string wrong_payloads(kvshm_arena* a);
 std::string unfindable(kvshm_arena* a);
 
 // Filled, registered under the key and held; {0} and a test failure if not.
-kvshm_handle make_held(kvshm_arena* a, const block_key& key, kvshm_handle parent = {0, KVSHM_NONE, 0});
+kvshm_handle make_held(kvshm_arena* a, const block_key& key,
+                       kvshm_handle parent = {0, KVSHM_NONE, 0});
 void make_cached(kvshm_arena* a, const block_key& key, kvshm_handle parent = {0, KVSHM_NONE, 0});
 handles_t fill_blocks(kvshm_arena* a, std::uint32_t n);  // keyless, being filled
 bool present(kvshm_arena* a, const block_key& key);
@@ -107,7 +110,7 @@ class Child {
   Wire wire() const { return Wire(in_, out_); }
   void tell(char c = '.') { wire().tell(c); }
   char listen(int timeout_ms = 20000) { return wire().listen(timeout_ms); }
-  void kill();                      // SIGKILL and wait
+  void kill();                       // SIGKILL and wait
   int wait(int timeout_ms = 60000);  // exit code; -signal; -1000 at the time-out
   pid_t pid() const { return pid_; }
 
@@ -117,13 +120,13 @@ class Child {
 };
 
 // In a child: says where, and gives that line as exit code.
-#define CHILD_CHECK(condition)                                                                \
-  do {                                                                                        \
-    if (!(condition)) {                                                                       \
-      std::fprintf(stderr, "%s:%d (child): %s: %s\n", __FILE__, __LINE__, #condition,         \
-                   kvshm_last_error());                                                       \
-      return 1 + __LINE__ % 250;                                                              \
-    }                                                                                         \
+#define CHILD_CHECK(condition)                                                        \
+  do {                                                                                \
+    if (!(condition)) {                                                               \
+      std::fprintf(stderr, "%s:%d (child): %s: %s\n", __FILE__, __LINE__, #condition, \
+                   kvshm_last_error());                                               \
+      return 1 + __LINE__ % 250;                                                      \
+    }                                                                                 \
   } while (0)
 
 std::int64_t now_ms();

@@ -144,7 +144,8 @@ TEST(Copy, AllSizesAndAlignments) {
       for (std::size_t d : {0, 1, 16, 33, 63}) {
         std::memset(to.data(), 0xee, to.size());
         kvshm_stream_copy(to.data() + 64 + d, from.data() + s, n);
-        ASSERT_EQ(std::memcmp(to.data() + 64 + d, from.data() + s, n), 0) << n << " " << s << " " << d;
+        ASSERT_EQ(std::memcmp(to.data() + 64 + d, from.data() + s, n), 0)
+            << n << " " << s << " " << d;
         ASSERT_EQ(to[63 + d], 0xee) << "a byte before, " << n;
         ASSERT_EQ(to[64 + d + n], 0xee) << "a byte behind, " << n;
       }
