@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kvshm verify` on arenas broken on purpose: every invariant, by its number and its blocks."""
+import os
 import shutil
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -301,6 +304,35 @@ def test_evicting_of_the_living(copy: Copy) -> None:
         assert copy.cli("verify", "--json").json["in_transition_blocks"] == 1
         assert copy.cli("verify").code == 0
         assert set(by_number(copy.cli("verify", "--json", "--quiet-arena").json)) == {6}
+
+
+@pytest.fixture
+def idler() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "100"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("seed", [not_in_free_map, summary_off, primary_not_held],
+                         ids=lambda s: s.__name__)
+def test_stopped_between_two_words(copy: Copy, seed: Callable[[Copy], int],
+                                   idler: "subprocess.Popen[bytes]") -> None:
+    """What a stopped process may have in hand is not called broken, until it goes on."""
+    seed(copy)
+    stat = Path(f"/proc/{idler.pid}/stat").read_text().rpartition(")")[2].split()
+    record = copy.slots[LIVING]
+    record["used"], record["pid"], record["start_time"] = 1, idler.pid, int(stat[19])
+    record["pid_ns"] = os.stat("/proc/self/ns/pid").st_ino
+    copy.regions[LIVING][0] |= 1
+    with copy.live(LIVING):
+        assert copy.cli("verify").code == 1  # asleep, as between any two calls
+        idler.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, idler.pid, os.WSTOPPED | os.WNOWAIT)
+        result = copy.cli("verify")
+        assert (result.code, "is stopped" in result.out) == (0, True), result.out
+        assert copy.cli("verify", "--quiet-arena").code == 1
+        record["start_time"] += 1  # the slot's process is another one, of the same pid
+        assert copy.cli("verify").code == 1
 
 
 def test_unfindable(copy: Copy) -> None:

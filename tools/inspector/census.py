@@ -84,8 +84,7 @@ def processes(view: View, words: Array) -> list[Process]:
             continue
         alive = locks.held(view.fd, locks.life(slot))
         pid, start, ns = int(record["pid"]), int(record["start_time"]), int(record["pid_ns"])
-        visible = alive and ns == here
-        condition, locked = _look_at(pid, start) if visible else ("", None)
+        condition, locked = _look_at(pid, start) if alive and ns == here else ("", None)
         found.append(Process(
             slot, pid, int(record["uid"]), bytes(record["label"]).decode("utf-8", "replace"),
             alive, condition if alive else "gone",
@@ -94,6 +93,16 @@ def processes(view: View, words: Array) -> list[Process]:
             int(record["attached_at"]), start, ns, int(held[slot]), int(filling[slot]),
             int(evicting[slot]), int(np.count_nonzero(record["leases"]["count"])), locked,
             {name: int(value) for name, value in zip(names, record["stats"], strict=False)}))
+    return found
+
+
+def halted(view: View, live: int) -> int:
+    """Of the slots with a bit in `live`, those whose process is stopped, as bits."""
+    here, found = _own_pid_ns(), 0
+    for slot, record in enumerate(view.slots):
+        if live >> slot & 1 and record["pid_ns"] == here:
+            condition, _ = _look_at(int(record["pid"]), int(record["start_time"]))
+            found |= (condition in ("stopped", "traced")) << slot
     return found
 
 

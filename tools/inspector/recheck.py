@@ -27,7 +27,7 @@ def check(view: View, readings: int = 3, pause: float = 0.05, quiet: bool = Fals
     broken: set[invariants.Broken] | None = None
     done = 0
     while True:
-        snapshot = Snapshot(view)
+        snapshot = Snapshot(view, quiet)
         seen = set(invariants.check(snapshot, quiet))
         broken = seen if broken is None else broken & seen
         done += 1

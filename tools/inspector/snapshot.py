@@ -9,16 +9,20 @@ from __future__ import annotations
 import numpy as np
 
 from . import layout
+from .census import halted
 from .view import Array, View, bits, holders_of, state_of
 
 
 class Snapshot:
-    """`live` has the bit of each slot whose process lives."""
+    """`live` has the bit of each slot whose process lives, `halted` of those that are stopped.
 
-    def __init__(self, view: View) -> None:
+    quiet: nobody is working, so nobody counts as halted in the midst of it."""
+
+    def __init__(self, view: View, quiet: bool = False) -> None:
         g = view.geometry
         self.blocks, self.buckets = g.blocks, g.buckets
         self.live = sum(1 << slot for slot, lives in enumerate(view.live_slots()) if lives)
+        self.halted = 0 if quiet else halted(view, self.live)
         entries = view.index.copy()
         self.words = view.words()
         self.seq = np.ascontiguousarray(view.hot["seq"])
@@ -31,6 +35,7 @@ class Snapshot:
         self.regions = np.stack([bits(row, g.region_words * 64) for row in view.regions])
 
         self.states = state_of(self.words)
+        self.region = np.arange(g.blocks) // layout.REGION_BLOCKS
         self.holders = holders_of(self.words)
         self.keyless = (self.lo | self.hi) == 0
         self._split(entries)
@@ -48,6 +53,11 @@ class Snapshot:
         keep = inside & tentative
         self.tentative, self.tentative_id = value[keep], ids[keep]
         self.entries_of = np.bincount(self.id, minlength=self.blocks)
+
+    def halted_near(self) -> Array:
+        """Blocks in regions that a stopped process has been in."""
+        slots = [slot for slot in range(layout.SLOTS) if self.halted >> slot & 1]
+        return np.asarray(np.asarray(self.regions[slots].any(axis=0))[self.region])
 
     def lives(self, holders: Array) -> Array:
         """Has at least one living holder?"""
