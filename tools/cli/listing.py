@@ -78,7 +78,9 @@ def _figures(view: Any) -> dict[str, Any]:
 def _row(one: dict[str, Any]) -> list[str]:
     name, layout = text.clean(one["name"]), str(one["layout_version"] or "-")
     if one["blocks_total"] is None:
-        why = f" ({one['detail']})" if one["detail"] else ""
+        # Of another layout the last column says enough; the hashes are for --json.
+        brief = not one["detail"] or one["state"] == objects.OTHER_LAYOUT
+        why = "" if brief else f" ({one['detail']})"
         return [name, text.size(one["bytes"]), "-", "-", "-", one["state"] + why, layout]
     percent = f"{100 * one['used_blocks'] // one['blocks_total']}%"
     dead = f" (+{one['processes_dead']})" if one["processes_dead"] else ""
