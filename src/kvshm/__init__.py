@@ -11,60 +11,108 @@
                 ...                                     # write fill.view(i)
                 fill.register().release()               # now every process finds them
 """
-from kvshm._version import check_version
-from kvshm.attach import auto_name, remove
-from kvshm.convert import parse_size, tag_number
-from kvshm.core import Arena
-from kvshm.errors import (
-    ArenaDamaged,
-    ArenaExists,
-    ArenaNotFound,
-    ArenaNotReady,
-    ArenaReplaced,
-    Busy,
-    Closed,
-    Error,
-    Forked,
-    IdentityMismatch,
-    InvalidArgument,
-    LayoutMismatch,
-    Misuse,
-    NoSlot,
-    NoSpace,
-    NoSpaceInTime,
-    PermissionDenied,
-    TimedOut,
-    Unsupported,
-)
-from kvshm.fill import Fill
-from kvshm.guards import (
-    CompleteBlock,
-    ImmutableBlock,
-    MutableBlock,
-    WeakBlock,
-    match_blocks,
-    mutable_blocks,
-    register_blocks,
-)
-from kvshm.index import Identity, KeyChain, MatchPlan, SingleFlight, plan
-from kvshm.lease import Lease
-from kvshm.log import set_log
-from kvshm.records import (
-    NONE,
-    ArenaInfo,
-    BlockInfo,
-    Broken,
-    Handle,
-    Presence,
-    ProcessInfo,
-    ReapReport,
-    State,
-    Stats,
-    Status,
-)
-from kvshm.views import View
+from typing import TYPE_CHECKING, Any
 
-__version__ = check_version()
+if TYPE_CHECKING:
+    from kvshm.attach import auto_name, remove
+    from kvshm.convert import parse_size, tag_number
+    from kvshm.core import Arena
+    from kvshm.errors import (
+        ArenaDamaged,
+        ArenaExists,
+        ArenaNotFound,
+        ArenaNotReady,
+        ArenaReplaced,
+        Busy,
+        Closed,
+        Error,
+        Forked,
+        IdentityMismatch,
+        InvalidArgument,
+        LayoutMismatch,
+        Misuse,
+        NoSlot,
+        NoSpace,
+        NoSpaceInTime,
+        PermissionDenied,
+        TimedOut,
+        Unsupported,
+    )
+    from kvshm.fill import Fill
+    from kvshm.guards import (
+        CompleteBlock,
+        ImmutableBlock,
+        MutableBlock,
+        WeakBlock,
+        match_blocks,
+        mutable_blocks,
+        register_blocks,
+    )
+    from kvshm.index import Identity, KeyChain, MatchPlan, SingleFlight, plan
+    from kvshm.lease import Lease
+    from kvshm.log import set_log
+    from kvshm.records import (
+        NONE,
+        ArenaInfo,
+        BlockInfo,
+        Broken,
+        Handle,
+        Presence,
+        ProcessInfo,
+        ReapReport,
+        State,
+        Stats,
+        Status,
+    )
+    from kvshm.views import View
+
+    __version__: str
+
+# Nothing compiled is loaded before the first name is used: the command `kvshm` must start at once,
+# and look into arenas also where the library does not load.
+_HOME = {
+    "kvshm.attach": "auto_name remove",
+    "kvshm.convert": "parse_size tag_number",
+    "kvshm.core": "Arena",
+    "kvshm.errors":
+        "ArenaDamaged ArenaExists ArenaNotFound ArenaNotReady ArenaReplaced Busy Closed Error "
+        "Forked IdentityMismatch InvalidArgument LayoutMismatch Misuse NoSlot NoSpace "
+        "NoSpaceInTime PermissionDenied TimedOut Unsupported",
+    "kvshm.fill": "Fill",
+    "kvshm.guards":
+        "CompleteBlock ImmutableBlock MutableBlock WeakBlock match_blocks mutable_blocks "
+        "register_blocks",
+    "kvshm.index": "Identity KeyChain MatchPlan SingleFlight plan",
+    "kvshm.lease": "Lease",
+    "kvshm.log": "set_log",
+    "kvshm.records":
+        "NONE ArenaInfo BlockInfo Broken Handle Presence ProcessInfo ReapReport State Stats "
+        "Status",
+    "kvshm.views": "View",
+}
+_MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
+_SUBMODULES = {"capi", "errors", "eviction", "index", "paths", "records", "shm", "uring"}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "__version__":
+        value = import_module("kvshm._version").check_version()
+    elif name in _MODULE:
+        __getattr__("__version__")  # before any call: is the library of the header's version?
+        value = getattr(import_module(_MODULE[name]), name)
+    elif name in _SUBMODULES:
+        value = import_module(f"kvshm.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "NONE",
