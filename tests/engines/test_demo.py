@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import kvshm  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(320)]
 
 PROMPTS = """\
 == system
@@ -31,7 +31,7 @@ user: It is green.
 """
 
 
-def demo(*args: str, limit: float = 100) -> subprocess.CompletedProcess[str]:
+def demo(*args: str, limit: float = 300) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "kvshm.tools.engine.demo", "--tiny", *args],
         capture_output=True, text=True, timeout=limit, check=False,
@@ -89,6 +89,7 @@ def test_copy_mode_counts_every_byte(short_prompts):
     assert document["checks"]["bytes_copied"]["wanted"].startswith(f"{copied},")
 
 
+@pytest.mark.slow
 def test_an_arena_that_is_too_small_costs_reuse_and_nothing_else(short_prompts):
     ran = demo("--json", "--blocks", "24", "--prompts", short_prompts)
     document = json.loads(ran.stdout)
@@ -100,6 +101,7 @@ def test_an_arena_that_is_too_small_costs_reuse_and_nothing_else(short_prompts):
     assert ran.returncode == (1 if failed(document) else 0)
 
 
+@pytest.mark.slow
 def test_three_workers_and_a_table(short_prompts):
     ran = demo("--workers", "3", "--prompts", short_prompts)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -108,6 +110,7 @@ def test_three_workers_and_a_table(short_prompts):
     assert "FAILED" not in ran.stdout
 
 
+@pytest.mark.slow
 def test_keep_leaves_the_arena_and_says_how_to_look(short_prompts):
     ran = demo("--json", "--keep", "--prompts", short_prompts)
     name = json.loads(ran.stdout)["arena"]["name"]
@@ -120,6 +123,7 @@ def test_keep_leaves_the_arena_and_says_how_to_look(short_prompts):
         kvshm.remove(name)
 
 
+@pytest.mark.slow
 def test_without_sharing_nothing_is_reused(short_prompts):
     ran = demo("--json", "--kv", "off", "--prompts", short_prompts)
     document = json.loads(ran.stdout)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .scenario import Conversations
 
 CLEAN_LIMIT = 2.0  # seconds after a kill until nothing of the dead may be left
+ATTEMPTS = 5  # to kill before the prompt is done
 FOLLOW_UPS = ("Please say that again in one sentence.", "Are you sure? Check the rules above.")
 Asked = tuple[WorkerProcess, Question, int, Future[Reply]]
 
@@ -30,16 +31,17 @@ def crash_one(
     then give its prompt to one of them."""
     victim, survivors, ledger = fleet.workers[-1], fleet.workers[:-1], fleet.ledger
     fleet.progress.phase(f"a new prompt for {victim.label}, then SIGKILL in mid-prefill")
-    text = "Another deployment of the same. " + prompts.system
-    prompt = [*tokens.system_turn(text), *tokens.user_turn(FOLLOW_UPS[0])]
-    question = Question(0, "of the killed worker", 0, prompt)
-    before = ledger.registered_by(victim.label)
-
-    half_way = HalfWay(fleet, victim, len(prompt))
-    doomed = victim.ask(prompt, fleet.new_tokens)
     asked = _ask_all(fleet, conversations, survivors, 0)
-    if not half_way.wait(REQUEST_LIMIT):
-        raise WorkerError(f"{victim.label} did not get half-way through {len(prompt)} tokens")
+    for attempt in range(ATTEMPTS):
+        text = f"Deployment {attempt + 2} of the same. {prompts.system}"
+        prompt = [*tokens.system_turn(text), *tokens.user_turn(FOLLOW_UPS[0])]
+        before = ledger.registered_by(victim.label)
+        half_way = HalfWay(fleet, victim, len(prompt))
+        doomed = victim.ask(prompt, fleet.new_tokens)
+        if not half_way.wait(REQUEST_LIMIT):
+            raise WorkerError(f"{victim.label} did not get half-way through {len(prompt)} tokens")
+        if not doomed.done():  # else it was faster than we; once more
+            break
     fleet.watch = None
     killed = time.monotonic()
     fleet.kill(victim)
@@ -55,7 +57,7 @@ def crash_one(
     registered = ledger.registered_by(victim.label) - before
     ledger.sequence(victim.label, prompt[: registered * ledger.block_tokens])
     fleet.progress.phase(f"the killed worker's prompt, asked of {survivors[0].label}")
-    heir = fleet.answer(survivors[0], question)
+    heir = fleet.answer(survivors[0], Question(0, "of the killed worker", 0, prompt))
     return Crash(
         victim=victim.label, prompt_tokens=len(prompt), killed_at=half_way.position,
         registered=registered, clean_ms=clean_ms, broken=broken, survivors=answered, heir=heir,

@@ -48,6 +48,7 @@ class Shared:
     def __init__(self, arena: kvshm.Arena, settings: Settings, chunk_ms: float) -> None:
         """chunk_ms: what computing one block takes here. It bounds the wait for others."""
         self.arena = arena
+        self.identity = identity_of(settings)
         self.shape = settings.model.block_shape(settings.block_tokens)
         self.block_tokens = settings.block_tokens
         self.block_bytes = settings.model.block_bytes(settings.block_tokens)
@@ -103,7 +104,7 @@ class InPlaceSequence:
         self._ahead: deque[kvshm.Fill] = deque()  # announced, not yet begun
         self._writing: kvshm.Fill | None = None  # None: the last block is private, or complete
         self._leases: list[kvshm.Lease] = []
-        self._keys = Keys(shared.arena.identity, tokens)
+        self._keys = Keys(shared.identity, tokens)
         self._prompt_blocks = len(self._keys.all)
         self._last: kvshm.Handle | None = None  # of the last block; None: private, or no block
         try:

@@ -20,7 +20,7 @@ class CopySequence:
         self.blocks: list[torch.Tensor] = []
         self.reused: list[KeyBytes] = []
         self._cache, self._registered = cache, registered
-        self._keys = Keys(cache.shared.arena.identity, tokens)
+        self._keys = Keys(cache.shared.identity, tokens)
         usable = reusable_blocks(tokens, cache.shared.block_tokens) if reuse else 0
         for key in self._keys.all[:usable]:
             block = cache.own.get(key)
