@@ -147,9 +147,9 @@ int pin_pages(Arena& a, std::uint32_t mode) {
 
 std::uint64_t measured_page_bytes(const Arena& a) {
   // Without data: the page in the middle of the metadata.
-  const std::uint64_t from = std::uint64_t(a.base) + (a.geometry.bytes > a.geometry.data_off
-                                                          ? a.geometry.data_off
-                                                          : a.geometry.bytes / 2);
+  const std::uint64_t from =
+      std::uint64_t(a.base) +
+      (a.geometry.bytes > a.geometry.data_off ? a.geometry.data_off : a.geometry.bytes / 2);
   std::FILE* f = std::fopen("/proc/self/smaps", "re");
   if (!f) return kPage;
   char line[512];

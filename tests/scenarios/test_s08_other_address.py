@@ -47,7 +47,8 @@ def test_addresses(player, new_name, rounds):
         used.append(one.get("where()"))
         others.append(one)
     assert len(set(used)) == 5, "five different addresses"
-    check = f"[verify(a.match(raw_keys(n, 500)), raw_keys(n, 500)) for n in range(0, {blocks}, 500)]"
+    check = ("[verify(a.match(raw_keys(n, 500)), raw_keys(n, 500)) "
+             f"for n in range(0, {blocks}, 500)]")
     count = f"sum(len(a.match(raw_keys(n, 500))) for n in range(0, {blocks}, 500))"
     for one in others:
         one.send(check, "get")

@@ -30,7 +30,8 @@ def test_a_library_of_another_version_is_refused(tmp_path):
     map_.write_text("KVSHM_0 { global: kvshm_version; };\n")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "fake.so", tmp_path / "fake.c",
                     f"-Wl,--version-script={map_}"], check=True, timeout=60)
-    done = subprocess.run([sys.executable, "-c", "import kvshm; kvshm.Arena"], capture_output=True, text=True,
-                          timeout=60, env={"LD_PRELOAD": str(tmp_path / "fake.so"), "PATH": ""})
+    done = subprocess.run([sys.executable, "-c", "import kvshm; kvshm.Arena"],
+                          capture_output=True, text=True, timeout=60,
+                          env={"LD_PRELOAD": str(tmp_path / "fake.so"), "PATH": ""})
     assert done.returncode != 0 and "ImportError" in done.stderr
     assert "9.9.9" in done.stderr and kvshm.__version__ in done.stderr
