@@ -88,5 +88,6 @@ int sizes(const Args&);
 int map_alone(const Args&);
 int map_shared(const Args&);
 int redis(const Args&);
+int latency(const Args&);
 
 }  // namespace bench

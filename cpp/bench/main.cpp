@@ -8,11 +8,12 @@ int main(int argc, char** argv) {
     const char* name;
     int (*run)(const bench::Args&);
   } roles[] = {
-      {"store", bench::store},   {"point", bench::point},           {"match", bench::match},
-      {"copy", bench::copy},     {"read", bench::read_in_place},    {"insert", bench::insert},
-      {"keys", bench::keys},     {"attach", bench::attach},         {"worker", bench::worker},
-      {"victim", bench::victim}, {"reaper", bench::reaper},         {"sizes", bench::sizes},
-      {"map", bench::map_alone}, {"map_shared", bench::map_shared}, {"redis", bench::redis},
+      {"store", bench::store},     {"point", bench::point},           {"match", bench::match},
+      {"copy", bench::copy},       {"read", bench::read_in_place},    {"insert", bench::insert},
+      {"keys", bench::keys},       {"attach", bench::attach},         {"worker", bench::worker},
+      {"victim", bench::victim},   {"reaper", bench::reaper},         {"sizes", bench::sizes},
+      {"map", bench::map_alone},   {"map_shared", bench::map_shared}, {"redis", bench::redis},
+      {"latency", bench::latency},
   };
   for (const auto& role : roles)
     if (argc > 1 && std::strcmp(argv[1], role.name) == 0)

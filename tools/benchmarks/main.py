@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     scale = QUICK if args.quick else Scale()
     if args.blocks:
         scale = replace(scale, blocks=args.blocks)
+    if args.rounds:
+        scale = replace(scale, rounds=args.rounds, kills=min(args.rounds, scale.kills))
     progress = Progress(wanted)
     try:
         with mounted() as mounts:
@@ -72,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     micro.add_argument("--blocks", type=_blocks, metavar="N",
                        help="of the larger arenas, in place of 1,000,000; P2 takes up to 10 times "
                             "as many")
+    micro.add_argument("--rounds", type=_rounds, metavar="N",
+                       help="samples of each figure, in place of 10")
     for hidden in (micro,):
         hidden.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
         hidden.add_argument("--root", type=Path, help=argparse.SUPPRESS)
@@ -84,6 +88,12 @@ def _names(text: str) -> list[str]:
         if name not in MEASURES:
             raise argparse.ArgumentTypeError(f"{name}: expected some of {', '.join(MEASURES)}")
     return [name for name in MEASURES if name in names]
+
+
+def _rounds(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text}: expected 1 to 1000")
+    return int(text)
 
 
 def _blocks(text: str) -> int:

@@ -54,6 +54,9 @@ def _at(bench: Bench, stack: ExitStack, blocks: int, gated: bool) -> list[Row]:
         prefix = bench.python(stack, "match", blocks=blocks, request=bench.scale.chain,
                               **stored.args())
         add(PREFIX, partial(prefix.run, order), 1, pages=pages)
+    latency = bench.role(stack, "latency", blocks=blocks)
+    add("one load that depends on the last: memory latency", partial(latency.run, order), 1,
+        reference=True, note="64 bytes a block")
     alone = bench.role(stack, "map", blocks=blocks)
     add("std::unordered_map in one process", partial(alone.run, order), 1, reference=True)
     shared = bench.role(stack, "map_shared", blocks=blocks)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from .bench import Bench
+from .bench import Bench, Stored
 from .native import BenchError, Facts, Role
 from .rows import Row, row, skipped
 
@@ -21,70 +21,96 @@ RATIO = "others' p99 meanwhile, of their p99 before"
 
 
 @dataclass(frozen=True)
-class Kill:
-    ms_per_million: float
-    p99_before_us: float
-    p99_meanwhile_us: float
-    batches: int  # meanwhile
+class Batches:  # of 1000 operations, us
+    before: list[float]
+    meanwhile: list[float]
+
+    @property
+    def ratio(self) -> float:
+        return p99(self.meanwhile) / p99(self.before)
 
 
 def measure(bench: Bench) -> list[Row]:
     rows: list[Row] = []
     for pages in bench.pages:
+        about: dict[str, Any] = {"pages": pages, "blocks": bench.scale.blocks}
         kills = []
         for number in range(bench.scale.kills):
             bench.progress.step(f"kill {number + 1}, {pages} pages", number / bench.scale.kills)
             with ExitStack() as stack:
                 kills.append(_kill(bench, stack, pages))
-        about: dict[str, Any] = {"pages": pages, "blocks": bench.scale.blocks}
-        rows.append(row(REAP, [k.ms_per_million for k in kills], "ms", limit=LIMIT_MS, **about))
-        ratios = [k.p99_meanwhile_us / k.p99_before_us for k in kills if k.batches]
-        if ratios:
-            rows.append(row(RATIO, ratios, "x", limit=LIMIT_RATIO, processes=2,
-                            note=f"batches of 1000, {min(k.batches for k in kills)} or more "
-                                 "while it reaps", **about))
-        else:
-            rows.append(skipped(RATIO, "x", "reaping was over within a batch", **about))
-        for what, us in (("before", [k.p99_before_us for k in kills]),
-                         ("meanwhile", [k.p99_meanwhile_us for k in kills if k.batches])):
-            if us:
-                rows.append(row(f"  p99 of a batch {what}", us, "us", processes=2, **about))
+        alone = [k[0] for k in kills]
+        rows += [
+            row(REAP, [_per_million(a, a["end"] - a["start"]) for a in alone], "ms",
+                limit=LIMIT_MS, note="by a process that uses the arena", **about),
+            row("  of it on a CPU", [_per_million(a, a["cpu"]) for a in alone], "ms", **about),
+        ]
+        rows += _others([k[1] for k in kills], "the worker on the other core", LIMIT_RATIO, about)
+        rows += _others([k[2] for k in kills], "the worker on the reaper's core", None, about)
     return rows
 
 
-def _kill(bench: Bench, stack: ExitStack, pages: str) -> Kill:
-    """One worker a core; the reaper shares the first one's."""
+def _others(
+    kills: list[Batches], who: str, limit: float | None, about: dict[str, Any]
+) -> list[Row]:
+    seen = [k for k in kills if k.before and k.meanwhile]
+    if not seen:
+        why = "one CPU only" if not any(k.before for k in kills) else "over within a batch"
+        return [skipped(RATIO, "x", why, limit=limit, **about)]
+    return [
+        row(RATIO, [k.ratio for k in seen], "x", limit=limit, processes=2,
+            note=f"{who}; {min(len(k.meanwhile) for k in seen)} batches or more", **about),
+        row("  p99 of 1000 operations, before", [p99(k.before) for k in seen], "us", **about),
+        row("  p99 of 1000 operations, meanwhile", [p99(k.meanwhile) for k in seen], "us",
+            **about),
+    ]
+
+
+def _kill(bench: Bench, stack: ExitStack, pages: str) -> tuple[Facts, Batches, Batches]:
+    """Reaping by itself; then beside one worker a core, the reaper on the first one's: what the
+    other worker saw, and what the first one saw."""
     blocks = bench.scale.blocks
     stored = bench.store(stack, pages, blocks=blocks)
     cpus = sorted(os.sched_getaffinity(0))[:2]
+    reaper = bench.role(stack, "reaper", blocks=blocks, cpu=cpus[0], **stored.args())
+    _ = reaper.facts
+    _victim(bench, stack, stored).kill()
+    alone = _reap(reaper)
     workers = [bench.role(stack, "worker", blocks=blocks, order=7 + i, cpu=cpu, **stored.args())
                for i, cpu in enumerate(cpus)]
-    reaper = bench.role(stack, "reaper", cpu=cpus[0], **stored.args())
-    victim = bench.role(stack, "victim", blocks=blocks, **stored.args())
-    for one in (*workers, reaper, victim):
-        _ = one.facts
-    if victim.facts["held"] != blocks:
-        raise BenchError(f"the victim holds {victim.facts['held']} of {blocks} blocks")
+    victim = _victim(bench, stack, stored)
     for one in workers:
         one.tell(f"work {QUIET_MS + AFTER_MS}")
     time.sleep(QUIET_MS / 1000)
     killed = time.monotonic_ns()  # the clock of the roles, too
     victim.kill()
     reaped = _reap(reaper)
-    before: list[float] = []
-    meanwhile: list[float] = []
-    for one in workers:
-        answer = one.answer()
-        last = answer["start"]
-        for end in answer["ends"]:
-            if end < killed:
-                before.append((end - last) / 1000)
-            elif last < reaped["end"] and end > reaped["start"]:
-                meanwhile.append((end - last) / 1000)
-            last = end
-    took = (reaped["end"] - reaped["start"]) / 1e6
-    return Kill(took / (reaped["holds"] / 1e6), _p99(before), _p99(meanwhile) if meanwhile else 0,
-                len(meanwhile))
+    seen = [_batches(one.answer(), killed, reaped) for one in workers]
+    return alone, seen[1] if len(seen) > 1 else Batches([], []), seen[0]
+
+
+def _victim(bench: Bench, stack: ExitStack, stored: Stored) -> Role:
+    blocks = bench.scale.blocks
+    victim = bench.role(stack, "victim", blocks=blocks, **stored.args())
+    if victim.facts["held"] != blocks:
+        raise BenchError(f"the victim holds {victim.facts['held']} of {blocks} blocks")
+    return victim
+
+
+def _batches(answer: Facts, killed: int, reaped: Facts) -> Batches:
+    found = Batches([], [])
+    last = answer["start"]
+    for end in answer["ends"]:
+        if end < killed:
+            found.before.append((end - last) / 1000)
+        elif last < reaped["end"] and end > reaped["start"]:
+            found.meanwhile.append((end - last) / 1000)
+        last = end
+    return found
+
+
+def _per_million(answer: Facts, ns: float) -> float:
+    return float(ns / answer["holds"])  # ns a block = ms a million
 
 
 def _reap(reaper: Role) -> Facts:
@@ -96,5 +122,5 @@ def _reap(reaper: Role) -> Facts:
     return answer
 
 
-def _p99(values: list[float]) -> float:
+def p99(values: list[float]) -> float:
     return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))]

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/bench: the form of its document, and that its verdicts follow from what was measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from kvshm.tools.benchmarks import bench, main, pyside, redis, report, rows
+from kvshm.tools.benchmarks.rows import AT_LEAST, AT_MOST, Row, Target
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ["P1", "P2", "P3", "P4", "P6", "P8", "P9"]
+
+NUMBER = {"type": ["number", "null"]}
+SCHEMA = {
+    "type": "object",
+    "required": ["schema", "machine", "options", "targets"],
+    "properties": {
+        "schema": {"const": 1},
+        "machine": {
+            "type": "object",
+            "required": ["cpu", "kernel", "page_bytes", "commit", "load"],
+        },
+        "targets": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "required": ["value", "unit", "target", "holds", "spread", "detail"],
+                "properties": {
+                    "value": NUMBER,
+                    "target": NUMBER,
+                    "holds": {"type": ["boolean", "null"]},
+                    "detail": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {
+                            "type": "object",
+                            "required": ["what", "value", "unit", "limit", "sense", "spread",
+                                         "blocks", "pages", "processes", "reference", "holds"],
+                            "properties": {"value": NUMBER, "limit": NUMBER},
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+# A native program, one of whose figures is changed on its way to us.
+DOCTORED = """#!{python}
+import json, subprocess, sys
+child = subprocess.Popen(["{native}", *sys.argv[1:]], stdin=sys.stdin, stdout=subprocess.PIPE,
+                         text=True)
+for line in child.stdout:
+    answer = json.loads(line)
+    if sys.argv[1] == "{role}":
+        if "{field}" in answer:
+            answer["{field}"] = answer["{field}"] * {factor} + {more}
+    print(json.dumps(answer), flush=True)
+sys.exit(child.wait())
+"""
+
+
+@pytest.fixture(scope="session")
+def native() -> Path:
+    """The measuring program, built as tools/bench builds it."""
+    build = ROOT / "build" / "bench"
+    for command in (
+        ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DKVSHM_BENCH=ON",
+         "-DKVSHM_TESTS=OFF", "-DKVSHM_IO_URING=ON"],
+        ["cmake", "--build", build],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return build / "cpp" / "bench" / "kvshm_bench"
+
+
+def doctored(
+    tmp_path: Path, native: Path, role: str, field: str, factor: float, more: float
+) -> Path:
+    script = tmp_path / f"doctored-{role}-{field}"
+    script.write_text(DOCTORED.format(python=sys.executable, native=native, role=role, field=field,
+                                      factor=factor, more=more))
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return script
+
+
+def micro(native: Path, only: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "kvshm.tools.benchmarks", "micro", "--json", "--quick", "--blocks",
+         "10000", "--rounds", "2", "--only", only, "--native", str(native), "--root", str(ROOT)],
+        capture_output=True, text=True, timeout=100)
+    assert done.returncode in (0, 1), done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, document
+
+
+@pytest.fixture(scope="session")
+def quick(native: Path) -> dict[str, Any]:
+    before = leftovers()
+    status, document = micro(native, ",".join(NAMES))
+    assert leftovers() == before
+    broken = [n for n, t in document["targets"].items() if t["holds"] is False]
+    assert status == (1 if broken else 0)
+    return document
+
+
+def leftovers() -> list[str]:
+    return sorted(name for folder in ("/dev/shm", "/tmp") for name in os.listdir(folder)
+                  if name.startswith(("kvshm.bench-", "kvshm-bench-")))
+
+
+@pytest.mark.timeout(700)
+def test_form(quick: dict[str, Any]) -> None:
+    jsonschema.validate(quick, SCHEMA)
+    assert list(quick["targets"]) == NAMES
+
+
+def test_every_gate_of_the_targets_is_there(quick: dict[str, Any]) -> None:
+    def limits(name: str) -> list[tuple[float, str, str]]:
+        return sorted({(r["limit"], r["unit"], r["pages"])
+                       for r in quick["targets"][name]["detail"] if r["limit"] is not None})
+
+    huge = "2 MiB" in {r["pages"] for r in quick["targets"]["P3"]["detail"]}
+    best = "2 MiB" if huge else "4 KiB"
+    assert limits("P1") == [(40, "us", best), (150, "ns", "2 MiB"), (250, "ns", "4 KiB")]
+    assert {(40, "ns", "2 MiB"), (60, "ns", "2 MiB"), (80, "ns", "4 KiB"),
+            (2, "x", "4 KiB")} <= set(limits("P2"))
+    assert (0.9, "x", best) in limits("P3") and (0, "bytes", best) in limits("P3")
+    assert {(600, "ns", "4 KiB"), (1500, "ns", "4 KiB")} <= set(limits("P4"))
+    assert limits("P6") == [(1.25, "ms/GiB", "2 MiB"), (20, "ms", "4 KiB")]
+    assert {(10, "ms", "4 KiB"), (2, "x", "4 KiB")} <= set(limits("P8"))
+    assert {(192, "bytes", "4 KiB"), (4 << 20, "bytes", "4 KiB"),
+            (4, "bytes", "4 KiB")} <= set(limits("P9"))
+
+
+def test_references_stand_beside(quick: dict[str, Any]) -> None:
+    named = {(name, r["what"]) for name, t in quick["targets"].items() for r in t["detail"]
+             if r["reference"]}
+    for wanted in ("unordered_map in one", "behind a shared mutex", "dict"):
+        assert any(name == "P1" and wanted in what for name, what in named), wanted
+    assert ("P3", "memcpy") in named
+    assert any(name == "P1" and "redis" in what for name, what in named)
+    assert any(r["value"] for r in quick["targets"]["P1"]["detail"] if "from Python" in r["what"])
+    answers = [r for r in quick["targets"]["P1"]["detail"] if "redis" in r["what"]]
+    assert all((r["value"] is None) == (redis.find() is None) for r in answers)
+
+
+def test_verdicts_follow_from_the_figures(quick: dict[str, Any]) -> None:
+    for name, target in quick["targets"].items():
+        gates = [r for r in target["detail"] if r["limit"] is not None and r["value"] is not None]
+        for r in gates:
+            kept = r["value"] <= r["limit"] if r["sense"] == "<=" else r["value"] >= r["limit"]
+            assert r["holds"] is kept
+        assert target["holds"] is all(r["holds"] for r in gates), name
+        assert (target["value"], target["target"]) in [(r["value"], r["limit"]) for r in gates]
+
+
+def test_page_sizes_are_those_asked_for(quick: dict[str, Any]) -> None:
+    pages = {r["pages"] for t in quick["targets"].values() for r in t["detail"] if r["value"]}
+    assert "4 KiB" in pages
+    assert pages <= {"2 MiB", "4 KiB", ""}
+
+
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("only, role, field, factor, more, what", [
+    ("P1", "point", "ns", 1000, 0, "look-up + pin + release"),
+    ("P3", "read", "bytes_copied", 1, 1, "bytes copied"),
+    ("P4", "insert", "ns", 1000, 0, "free ones"),
+    ("P6", "attach", "attach_ms", 1000, 0, "attach"),
+    ("P9", "store", "bytes", 2, 0, "shared metadata"),
+])
+def test_a_worse_figure_breaks_its_target(
+    tmp_path: Path, native: Path, only: str, role: str, field: str, factor: float, more: float,
+    what: str
+) -> None:
+    status, document = micro(doctored(tmp_path, native, role, field, factor, more), only)
+    target = document["targets"][only]
+    assert status == 1 and target["holds"] is False
+    assert any(r["holds"] is False and what in r["what"] for r in target["detail"])
+    sense, value, limit = target["sense"], target["value"], target["target"]
+    assert value > limit if sense == AT_MOST else value < limit
+
+
+def test_one_broken_gate_breaks_the_target() -> None:
+    good = Row("fast", 10.0, "ns", limit=20.0)
+    bad = Row("slow copy", 0.5, "x", limit=0.9, sense=AT_LEAST)
+    aside = Row("a reference", 1e9, "ns", reference=True)
+    absent = rows.skipped("huge", "ns", "no huge pages", limit=1.0)
+    assert Target("T", "", (good, aside, absent)).holds is True
+    broken = Target("T", "", (good, bad, aside, absent))
+    assert broken.holds is False and broken.tightest is bad
+    assert Target("T", "", (aside, absent)).holds is None
+    document = json.loads(report.document({}, {}, [broken]))
+    assert document["targets"]["T"]["not_measured"] == ["huge"]
+    assert document["targets"]["T"]["value"] == 0.5
+
+
+def test_a_limit_of_nothing_is_broken_by_anything() -> None:
+    assert Row("copied", 0.0, "bytes", limit=0.0).holds is True
+    assert Row("copied", 1.0, "bytes", limit=0.0).holds is False
+    assert Row("copied", 1.0, "bytes", limit=0.0).strain > 1
+
+
+def test_keys_of_the_python_roles() -> None:
+    """That they are those of the native ones shows in P1: its Python row matches their blocks."""
+    keys = pyside.make_keys(1, 0, 100)
+    assert np.array_equal(keys[40:], pyside.make_keys(1, 40, 60))
+    assert len({bytes(k) for k in np.concatenate([keys, pyside.make_keys(2, 0, 100)])}) == 200
+
+
+def test_what_cannot_be_is_refused(native: Path) -> None:
+    for wrong in (["--only", "P5"], ["--blocks", "10"], ["--blocks", "many"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "kvshm.tools.benchmarks", "micro", *wrong, "--native",
+             str(native)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "expected" in done.stderr
+
+
+def test_a_program_that_fails_is_reported() -> None:
+    false = shutil.which("false")
+    assert false
+    done = subprocess.run(
+        [sys.executable, "-m", "kvshm.tools.benchmarks", "micro", "--only", "P9", "--quick",
+         "--native", false], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "ended with status 1" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_too_little_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.machine, "meminfo", lambda name: 3 * bench.GIB)
+    assert bench.room_for(bench.GIB // 2) == ""
+    assert "2.0 GiB wanted" in bench.room_for(2 * bench.GIB)
+
+
+def test_all_targets_are_in_the_command() -> None:
+    assert list(main.MEASURES) == NAMES
