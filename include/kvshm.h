@@ -351,13 +351,10 @@ KVSHM_API int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms);
 
 /* ---- objects: many blocks under one key ------------------------------------------------------
  *
- * For a state that is larger than a block (a whole sequence): n blocks, contiguous where the
- * free map
- * allows, under one head key. It is there as a whole or not at all: its head is registered last,
- * and
- * a get holds every block or says -ENOENT. An object handle is used by one thread at a time;
- * each is
- * closed exactly once. */
+ * For a state that is larger than a block (a whole sequence): n blocks, contiguous where the free
+ * map allows, under one head key. It is there as a whole or not at all: its head is announced
+ * first and registered last, and a get holds every block or says -ENOENT. An object handle is used
+ * by one thread at a time; each is closed exactly once. */
 
 typedef struct kvshm_object kvshm_object;
 typedef struct kvshm_piece { /* laid out as struct iovec */
@@ -366,18 +363,16 @@ typedef struct kvshm_piece { /* laid out as struct iovec */
 } kvshm_piece;
 
 /* Room for `bytes` (> 0), to be written by the caller. -EEXIST: it is there, get it.
- * -KVSHM_EPENDING: another process
- * is putting it. -KVSHM_ENOSPACE, -ETIMEDOUT, -ENOMEM as kvshm_allocate. opts: flags and parent
- * are not used. */
+ * -KVSHM_EPENDING: another process is putting it, or has not yet given back what is left of it
+ * (kvshm_acquire of the key says which fill to wait for, if any). -KVSHM_ENOSPACE (also: the index
+ * is full around its keys), -ETIMEDOUT, -ENOMEM as kvshm_allocate. Of opts, parts and parent are
+ * not used, of its flags only KVSHM_NO_CACHE and KVSHM_NO_EVICT. */
 KVSHM_API int kvshm_object_create(kvshm_arena *a, const uint8_t key[16], uint64_t bytes,
                                   const kvshm_fill_options *opts, kvshm_object **out);
-/* Publish. 0: found by all from now on; -KVSHM_ESTATE: committed before; -KVSHM_ENOTMINE. If
- * another process was
- * faster with a part of it, that part is shared. *visible (may be NULL) = 0 where the index had
- * no room: the object
- * is then readable through this handle only. */
-KVSHM_API int kvshm_object_commit(kvshm_object *o, int *visible);
-/* Hold it for reading. -ENOENT. */
+/* Publish: found by all from now on, and no longer to be written. -KVSHM_ESTATE: committed
+ * before. */
+KVSHM_API int kvshm_object_commit(kvshm_object *o);
+/* Hold it for reading. -ENOENT: not there, being put, or of an ordinary block. */
 KVSHM_API int kvshm_object_get(kvshm_arena *a, const uint8_t key[16], kvshm_object **out);
 KVSHM_API uint64_t kvshm_object_bytes(const kvshm_object *o);
 /* Its bytes if they lie in one piece, else NULL. */

@@ -156,6 +156,8 @@ int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t
   }
 }
 
+}  // namespace
+
 std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
   std::uint32_t other = kNone;
   auto& flags = a.hot[id].flags;
@@ -173,8 +175,6 @@ std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
   return is_ready(a.hot[other].word.load(std::memory_order_relaxed)) ? KVSHM_ST_EXISTS
                                                                      : KVSHM_ST_PENDING;
 }
-
-}  // namespace
 
 int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& spec,
              kvshm_handle* out, std::uint8_t* status, kvshm_evicted* evicted) {

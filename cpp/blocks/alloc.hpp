@@ -19,6 +19,10 @@ struct FillSpec {
 int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& spec,
              kvshm_handle* out, std::uint8_t* status, kvshm_evicted* evicted);
 
+// Index entry of a block that this call's thread fills, its key written: KVSHM_ST_ANNOUNCED, or
+// EXISTS, PENDING, FULL: no entry was made.
+std::uint8_t announce(Arena& a, std::uint32_t id, Key key);
+
 // n neighbours, FREE -> FILLING{me}, in order; false: none found, nothing changed.
 bool claim_run(Arena& a, std::uint32_t n, std::uint32_t* ids);
 // FILLING{me}, nobody told -> FREE.

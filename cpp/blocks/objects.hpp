@@ -1,8 +1,9 @@
 // Objects: n blocks under one head key.
 //
 // Block 0 has the head key, block i a key derived from it. They form a chain whose leaf is the head,
-// so that eviction takes the head first; the head is registered last. So the head's presence says
-// that the object was whole; a get makes sure by holding every block.
+// so that eviction takes the head first. The head is announced first and registered last: one
+// process at a time puts an object, its parts are all of that put, and the head's presence says that
+// it was whole. A get makes sure by holding every block.
 #pragma once
 #include <memory>
 #include <vector>
@@ -21,7 +22,7 @@ struct Object {
 };
 
 int create_object(Arena& a, Key key, std::uint64_t bytes, FillSpec spec, Object* out);
-int commit_object(Arena& a, Object& o, bool* visible);
+int commit_object(Arena& a, Object& o);
 int get_object(Arena& a, Key key, Object* out);
 void drop_object(Arena& a, Object& o);
 // Pieces in order, neighbours joined: f(address, bytes).

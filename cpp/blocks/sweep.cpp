@@ -30,14 +30,18 @@ bool evict_key(Arena& a, Key key) {
   if (f.how != Take::kHeld) return false;
   const std::uint64_t seq = a.hot[f.id].seq.load(std::memory_order_relaxed);
   give_back(a, f.id);
-  // Between the two somebody may hold, evict or refill it: the claim or the life number says so.
-  if (!claim_evictable(a, f.id, true)) return false;
-  if (a.hot[f.id].seq.load(std::memory_order_relaxed) != seq) {
-    give_back_victim(a, f.id);
+  return evict_life(a, {seq, f.id, 0});
+}
+
+bool evict_life(Arena& a, kvshm_handle b) {
+  // Meanwhile somebody may hold, evict or refill it: the claim or the life number says so.
+  if (!claim_evictable(a, b.id, true)) return false;
+  if (a.hot[b.id].seq.load(std::memory_order_relaxed) != b.seq) {
+    give_back_victim(a, b.id);
     return false;
   }
-  unlink_head(a, f.id);
-  close_block(a, f.id);
+  unlink_head(a, b.id);
+  close_block(a, b.id);
   a.count(kStat_removed_total);
   return true;
 }

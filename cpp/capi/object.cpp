@@ -57,14 +57,11 @@ int kvshm_object_create(kvshm_arena* h, const uint8_t key[16], uint64_t bytes,
               [&](Object& o) { return create_object(*call, Key::load(key), bytes, spec, &o); });
 }
 
-int kvshm_object_commit(kvshm_object* o, int* visible) {
+int kvshm_object_commit(kvshm_object* o) {
   if (!o) return -EINVAL;
   Call call(o->arena);
   if (call.rc()) return call.rc();
-  bool seen = false;
-  const int rc = misuse(*call, commit_object(*call, o->object, &seen));
-  if (visible) *visible = rc == 0 && seen;
-  return rc;
+  return misuse(*call, commit_object(*call, o->object));
 }
 
 int kvshm_object_get(kvshm_arena* h, const uint8_t key[16], kvshm_object** out) {

@@ -175,7 +175,7 @@ cdef extern from "kvshm.h" nogil:
 
     int kvshm_object_create(kvshm_arena *a, const uint8_t *key, uint64_t bytes,
                             const kvshm_fill_options *opts, kvshm_object **out)
-    int kvshm_object_commit(kvshm_object *o, int *visible)
+    int kvshm_object_commit(kvshm_object *o)
     int kvshm_object_get(kvshm_arena *a, const uint8_t *key, kvshm_object **out)
     uint64_t kvshm_object_bytes(const kvshm_object *o)
     void *kvshm_object_data(const kvshm_object *o)
