@@ -5,6 +5,8 @@
 Everything that points into the mapping (views, leases, fills) keeps its Attachment alive, and
 counts itself where closing would pull the memory from under it.
 """
+from operator import index
+
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EEXIST, ENOENT, ETIMEDOUT
@@ -64,7 +66,7 @@ cdef class _Options:
                  helper, reap_interval):
         self.c.bytes = as_size(size, "size")
         self.c.block_bytes = as_size(block_bytes, "block_bytes")
-        self.c.blocks = blocks
+        self.c.blocks = as_size(blocks, "blocks")
         if identity is not None:
             self.set_identity(identity)
         self.c.dir = self.text(dir)
@@ -76,7 +78,7 @@ cdef class _Options:
         self.c.pin = _MODES[pin]
         self.c.huge = _MODES[huge]
         try:
-            self.c.numa = _NUMA[numa] if isinstance(numa, str) else numa
+            self.c.numa = _NUMA[numa] if isinstance(numa, str) else index(numa)
         except (KeyError, TypeError, OverflowError):
             raise InvalidArgument(
                 f"numa: expected a node or one of {sorted(_NUMA)}, got {numa!r}") from None

@@ -122,7 +122,7 @@ cdef kvshm_handle as_handle(object handle) except *:
     cdef kvshm_handle h
     try:
         block, seq = handle
-        h.id, h.seq, h.zero = block, seq, 0
+        h.id, h.seq, h.zero = index(block), index(seq), 0
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(f"handle: expected (id, seq), got {handle!r}") from None
     return h
@@ -149,16 +149,17 @@ cdef uint64_t as_size(object size, str what) except? 0xffffffffffffffff:
     """Bytes from a number or from "8GiB", "2M", "4096"; units are powers of 1024."""
     if size is None:
         return 0
-    if isinstance(size, str):
-        found = _SIZE.fullmatch(size)
-        if found is None:
-            raise InvalidArgument(f"{what}: expected a number or text like '8GiB', got {size!r}")
-        value = float(found[1]) if "." in found[1] else int(found[1])
-        size = int(value * _UNITS[found[2] or ""])
     try:
-        return index(size)
-    except (TypeError, OverflowError):
-        raise InvalidArgument(f"{what}: not a size: {size!r}") from None
+        if not isinstance(size, str):
+            return index(size)
+        found = _SIZE.fullmatch(size)
+        if found is not None:
+            value = float(found[1]) if "." in found[1] else int(found[1])
+            return int(value * _UNITS[found[2] or ""])
+    except (TypeError, ValueError, OverflowError):  # no number, or one that no 64 bits can hold
+        pass
+    raise InvalidArgument(
+        f"{what}: expected a number of bytes or text like '8GiB', got {str(size)[:80]!r}")
 
 
 cdef uint64_t as_tag(object tag) except? 0xffffffffffffffff:

@@ -4,6 +4,8 @@
 import atexit
 import logging
 
+from cpython.exc cimport PyErr_SetInterrupt
+
 from kvshm.ckvshm cimport (KVSHM_LOG_DEBUG, KVSHM_LOG_ERROR, KVSHM_LOG_INFO, KVSHM_LOG_WARN,
                            kvshm_log_fn, kvshm_set_log)
 
@@ -16,7 +18,9 @@ cdef void _pass_on(int level, const char *message, void *user) noexcept with gil
     if _function is not None:
         try:
             _function(_LEVELS.get(level, logging.ERROR), message.decode("utf-8", "replace"))
-        except Exception:  # from a thread of the library: nobody could catch it
+        except KeyboardInterrupt:  # a signal that came meanwhile is for who called the library
+            PyErr_SetInterrupt()
+        except BaseException:  # from a thread of the library: nobody could catch it
             logging.getLogger("kvshm").exception("the log function failed")
 
 
