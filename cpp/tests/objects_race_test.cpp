@@ -114,6 +114,21 @@ TEST(ObjectsWhole, EvictionTakesTheHeadFirst) {
   }
 }
 
+// Whatever was used last: the links decide, not the stamps.
+TEST(ObjectsWhole, AYoungHeadGoesBeforeItsOldParts) {
+  Pool pool({.blocks = 8, .block_bytes = kBlock});
+  ASSERT_EQ(put(pool.a, content(8 * kBlock)), 0);
+  kvshm_handle h;
+  ASSERT_EQ(kvshm_acquire(pool.a, kKey.data(), 0, &h), 0);
+  ASSERT_EQ(drop(pool.a, h), 0);
+  auto ev = sized<kvshm_evicted>();
+  keys_t gone(1);
+  ev.keys = raw(gone);
+  ev.cap = 1;
+  ASSERT_EQ(kvshm_allocate(pool.a, 1, nullptr, nullptr, &h, nullptr, &ev), 0);
+  EXPECT_TRUE(ev.count == 1 && gone[0] == kKey);
+}
+
 // Putters and getters on too small an arena: a get is right and whole, or a miss.
 TEST(ObjectsWhole, UnderPressureAGetIsAllOrNothing) {
   constexpr unsigned kKeys = 6, kWorkers = 3, kRounds = 1500;
@@ -230,6 +245,36 @@ TEST(ObjectsWhole, PutByTwoAtOnceAtEveryStep) {
   }
 }
 
+// A put that is given up keeps the key until nothing of it is left: who is told to wait finds the
+// fill to wait for.
+TEST(ObjectsWhole, GivenUpItsHeadGoesLast) {
+  int pending = 0, unexplained = 0, step = 0, k = 1;
+  for (; k <= step + 1; k++) {
+    Pool pool({.blocks = 16, .block_bytes = kBlock});
+    kvshm_arena* other = pool.another();
+    Object o;
+    ASSERT_EQ(create(pool.a, 4 * kBlock, &o), 0);
+    step = 0;
+    int theirs = 0, acquired = 0;
+    {
+      Steps steps([&](const char*) {
+        if (++step != k) return;
+        theirs = put(other, content(5 * kBlock, 2));
+        kvshm_handle h;
+        acquired = kvshm_acquire(other, kKey.data(), 0, &h);
+      });
+      o.reset();
+    }
+    if (step < k) break;
+    ASSERT_TRUE(theirs == 0 || theirs == -KVSHM_EPENDING) << k << ": " << theirs;
+    pending += theirs != 0;
+    unexplained += theirs != 0 && acquired != -KVSHM_EPENDING;
+    ASSERT_EQ(broken(pool.a), "") << k;
+  }
+  EXPECT_GT(pending, 10);
+  EXPECT_LE(unexplained, 1) << "but for the moment in which the head itself is closed";
+}
+
 // The putter dies at every step of create, write, commit and close.
 TEST(ObjectsWhole, APutterThatDiesLeavesAllOrNothing) {
   int whole = 0, nothing = 0;
@@ -249,8 +294,10 @@ TEST(ObjectsWhole, APutterThatDiesLeavesAllOrNothing) {
     });
     const int end = child.wait();
     ASSERT_TRUE(end == 0 || end == -SIGKILL) << where << ": " << end;
+    const bool head = present(pool.a, kKey);
     Object seen = get(pool.a);  // before anybody reaped
     const bool before = bool(seen);
+    ASSERT_EQ(before, head) << where << ": the head is there, and not all of the rest";
     if (seen) {
       ASSERT_EQ(read_all(seen), bytes) << where;
     }

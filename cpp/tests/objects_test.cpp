@@ -107,6 +107,36 @@ TEST(Objects, PiecesWhereTheArenaIsFragmented) {
   EXPECT_EQ(abort_fills(pool.a, held), 0);
 }
 
+TEST(Objects, ALongerRunBeforeTheFirstFreeBlocks) {
+  Pool pool({.blocks = 12, .block_bytes = kBlock});
+  const handles_t all = fill_blocks(pool.a, 12);
+  handles_t freed;
+  for (auto& h : all)
+    if (h.id == 0 || h.id == 2 || (h.id >= 5 && h.id < 9)) freed.push_back(h);
+  ASSERT_EQ(abort_fills(pool.a, freed), 0);
+  Object o;
+  ASSERT_EQ(create(pool.a, 4 * kBlock, &o), 0);
+  EXPECT_EQ(kvshm_object_data(o.get()), kvshm_block_data(pool.a, 5));
+}
+
+// Who released it made the head the oldest of its blocks.
+TEST(Objects, ItsHeadIsReleasedFirst) {
+  Pool pool({.blocks = 8, .block_bytes = kBlock});
+  ASSERT_EQ(put(pool.a, content(5 * kBlock)), 0);
+  get(pool.a);
+  std::uint32_t head = 0, oldest_part = ~0u;
+  for (std::uint32_t id = 0; id < 8; id++) {
+    const kvshm_block_info b = block(pool.a, id);
+    if (b.state != KVSHM_READY) continue;
+    if (std::memcmp(b.key, kKey.data(), 16) == 0)
+      head = b.stamp;
+    else
+      oldest_part = std::min(oldest_part, b.stamp);
+  }
+  EXPECT_GT(head, 0u);
+  EXPECT_LT(head, oldest_part);
+}
+
 TEST(Objects, NeighboursAreJoined) {
   Pool pool({.blocks = 8, .block_bytes = kBlock});
   handles_t all = fill_blocks(pool.a, 8), kept;
