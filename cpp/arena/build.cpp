@@ -143,11 +143,20 @@ int build_object(Arena& a, int fd, const kvshm_options& o, std::int64_t deadline
 Look inspect_object(Arena& a, int fd, const kvshm_options& o, int* rc) {
   struct stat st;
   if (fstat(fd, &st) != 0) return *rc = -errno, Look::kBad;
+  if (!S_ISREG(st.st_mode)) {
+    *rc = fail(-KVSHM_ELAYOUT, "%s is no kvshm arena, and no file; remove it with `rm`",
+               a.path.c_str());
+    return Look::kBad;
+  }
   auto copy = std::make_unique<Superblock>();
   Superblock& sb = *copy;
   const ssize_t n = pread(fd, static_cast<void*>(copy.get()), sizeof sb, 0);
+  if (n < 0) {  // no reason to take it for a dead creator's remains
+    *rc = fail(-errno, "cannot read %s: %s", a.path.c_str(), std::strerror(errno));
+    return Look::kBad;
+  }
   if (n != ssize_t(sizeof sb)) {
-    if (st.st_size == 0 || n < 0) return Look::kUnfinished;
+    if (st.st_size == 0) return Look::kUnfinished;
     *rc =
         fail(-KVSHM_ELAYOUT, "%s is no kvshm arena (%lld bytes); remove it with `kvshm rm --force`",
              a.path.c_str(), (long long)st.st_size);

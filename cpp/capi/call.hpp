@@ -23,6 +23,7 @@ struct kvshm_arena {
   std::uint32_t fork_generation = 0;
   std::mutex close_mutex;
   std::unique_ptr<kvshm::Arena> impl;
+  kvshm_arena* next = nullptr;  // of all that were ever opened
   Stripe stripes[16];
 };
 

@@ -15,6 +15,16 @@ using namespace kvshm;
 
 namespace {
 
+// Shells are never freed, and a leak checker shall find them.
+std::atomic<kvshm_arena*> shells{nullptr};
+
+kvshm_arena* keep(kvshm_arena* h) {
+  h->next = shells.load(std::memory_order_relaxed);
+  while (!shells.compare_exchange_weak(h->next, h, std::memory_order_release)) {
+  }
+  return h;
+}
+
 int open_as(Mode mode, kvshm_arena** out, const char* name, const kvshm_options* opts) {
   const int saved = errno;
   forget_error();
@@ -41,7 +51,7 @@ int open_as(Mode mode, kvshm_arena** out, const char* name, const kvshm_options*
     std::unique_ptr<kvshm_arena> shell(new kvshm_arena);
     shell->fork_generation = fork_generation();
     rc = bring_up(mode, name, o, &shell->impl);
-    if (rc == 0) *out = shell.release();
+    if (rc == 0) *out = keep(shell.release());
   } catch (const std::bad_alloc&) {
     rc = fail(-ENOMEM, "out of memory");
   } catch (...) {

@@ -72,6 +72,7 @@ constexpr std::size_t kSmall = 256 << 10;
 const char* stream_copy_variant() { return variant().name; }
 
 void stream_copy(void* dst, const void* src, std::size_t n) {
+  if (!n) return;  // nothing may come from nowhere
   char* d = static_cast<char*>(dst);
   const char* s = static_cast<const char*>(src);
   const Variant& v = variant();
