@@ -401,6 +401,7 @@ def test_larger_than_one_region(tmp_path: Path) -> None:
                        helper=False).close()
     c = Copy(folder / f"kvshm.{name}", tmp_path)
     assert c.cli("verify").code == 0
+    c.hot["seq"][8200] = 1
     c.hot["word"][8200] = word(layout.READY, 1 << LIVING)
     c.hot["key"][8200] = (7, 8)
     c.regions[LIVING][0] = 0b011  # but not the third region

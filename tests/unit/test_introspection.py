@@ -147,7 +147,7 @@ def test_the_log_has_a_function_or_nobody(new_name, worker):
         say("survived")
     """, new_name())
     seen = one.hear()
-    assert [level for level, text in seen if "creator" in text] == [logging.WARNING]
+    assert [level for level, text in seen if "remains" in text] == [logging.WARNING]
     assert one.hear() == len(seen)
     assert one.hear() == "survived"
     assert one.wait() == 0
