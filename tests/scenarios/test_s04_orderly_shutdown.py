@@ -30,16 +30,16 @@ while True:
 """
 
 
-def clean(name, before):
+def clean(name):
     """Only the arena itself is left, with nothing held in it; then it goes, too."""
+    assert [p.name for p in shm_dir.iterdir() if name in p.name] == [f"kvshm.{name}"]
     with kvshm.Arena.attach(name, helper=False) as arena:
         arena.reap()
         stats = arena.stats()
         assert stats.blocks_held == stats.blocks_filling == 0
         assert arena.is_valid() == []
     kvshm.remove(name)
-    assert {p.name for p in shm_dir.iterdir() if "kvshm" in p.name} - before <= {
-        p.name for p in shm_dir.iterdir() if not p.name.endswith(name)}
+    assert not [p.name for p in shm_dir.iterdir() if name in p.name]
 
 
 def test_every_order(start, new_name, rounds):
@@ -55,7 +55,7 @@ def test_every_order(start, new_name, rounds):
             assert crew[who].wait(5) == 0, crew[who].stderr()
             assert time.monotonic() - started < 5
         assert [one.stderr() for one in crew] == [""] * 4, "no noise"
-        clean(name, set())
+        clean(name)
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]],
@@ -84,7 +84,7 @@ def test_signals_to_all(start, arena_name, signals):
         assert all("KeyboardInterrupt" in one.stderr() for one in crew)
     for one in crew:
         assert "leaked" not in one.stderr() and "core dumped" not in one.stderr()
-    clean(arena_name, set())
+    clean(arena_name)
 
 
 def test_a_start_that_fails_half_way(start, arena_name, tmp_path):

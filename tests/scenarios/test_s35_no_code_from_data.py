@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""S35: data is never code; nothing listens; random bytes in the arena are misses or errors.
+
+The million random inputs run under AddressSanitizer: cpp/tests/bad_input_test.cpp.
+"""
+import ast
+import os
+import random
+from pathlib import Path
+
+import kvshm
+import pytest
+from support import shm_dir
+from support.oracle import Bytes, judge, raw_keys, store
+
+UNSAFE_MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "yaml",
+                  "torch.serialization"}
+UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
+UNSAFE_METHODS = {("np", "load"), ("numpy", "load"), ("torch", "load"), ("builtins", "eval"),
+                  ("builtins", "exec")}
+
+
+def package_files():
+    folder = Path(kvshm.__file__).parent
+    files = [p for p in folder.rglob("*.py") if "tools" not in p.relative_to(folder).parts]
+    assert len(files) > 5
+    return files
+
+
+@pytest.mark.parametrize("path", package_files(), ids=lambda p: p.name)
+def test_no_loader_that_runs_what_it_reads(path):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            assert name.split(".")[0] not in UNSAFE_MODULES, f"{path}:{node.lineno}"
+        if isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Name):
+                assert called.id not in UNSAFE_CALLS, f"{path}:{node.lineno}: {called.id}"
+            elif isinstance(called, ast.Attribute):  # numpy unpickles unless told not to
+                owner = getattr(called.value, "id", "")
+                assert (owner, called.attr) not in UNSAFE_METHODS, f"{path}:{node.lineno}"
+
+
+def test_nothing_listens(player, arena_name):
+    one = player()
+    one.do(f"a = kvshm.Arena.create({arena_name!r}, blocks=8, block_bytes=1024)")
+    sockets = []
+    for fd in os.scandir(f"/proc/{one.pid}/fd"):
+        target = os.readlink(fd.path)
+        if target.startswith("socket:"):
+            sockets.append(target)
+        assert "kvshm" not in target or "shm/kvshm." not in target, "no descriptor is kept open"
+    assert sockets == []
+
+
+@pytest.mark.crash
+def test_scribbled_shared_memory(player, arena_name, rounds):
+    """Every byte of the metadata but the superblock, set at random while nobody looks.
+
+    An attached process of the same user may do that. It may cost the cache; it may not kill.
+    """
+    chance = random.Random(35)
+    path = shm_dir / f"kvshm.{arena_name}"
+    for number in range(rounds(12, 200)):
+        with kvshm.Arena.create(arena_name, blocks=64, block_bytes=1024, helper=False) as arena:
+            store(arena, raw_keys(0, 40)).release()
+            data_offset = arena.info().data_offset
+        with open(path, "r+b") as file:
+            for _ in range(chance.randrange(1, 400)):
+                file.seek(chance.randrange(4096, data_offset - 64))
+                file.write(chance.choice((chance.randbytes(8), chance.randbytes(64), b"\xff" * 32,
+                                          bytes(16))))
+        victim = player()
+        victim.do(f"""
+            a = kvshm.Arena.attach({arena_name!r}, timeout=2)
+            outcomes = []
+            for n in range(60):
+                for call in (lambda: a.match(raw_keys(n, 8)).release(),
+                             lambda: store(a, raw_keys(100 + n, 2), timeout=0.01).release(),
+                             lambda: a.evict(raw_keys(n, 2)), lambda: a.presence(raw_keys(n, 9)),
+                             lambda: a.reap(), lambda: a.stats(), lambda: a.is_valid(),
+                             lambda: a.block(n), lambda: a.processes(), lambda: a.tick()):
+                    try:
+                        call()
+                        outcomes.append("ok")
+                    except kvshm.Error as error:
+                        outcomes.append(type(error).__name__)
+        """, timeout=50)
+        assert victim.get("len(outcomes)") == 600, number
+        victim.do("a.close()")
+        assert victim.end() == 0
+        kvshm.remove(arena_name)
+
+
+def test_the_oracle_tells_all_apart():
+    """The checker that these scenarios trust."""
+    from support.oracle import payload
+    key, other = raw_keys(0, 2)
+    right = payload(key, 4096, 7)
+    assert judge(right, key, 7) is Bytes.RIGHT
+    assert judge(payload(key, 4096, 6), key, 7) is Bytes.STALE
+    assert judge(payload(other, 4096, 7), key, 7) is Bytes.FOREIGN
+    torn = right.copy()
+    torn[2048:] = payload(key, 4096, 6)[2048:]
+    assert judge(torn, key, 7) is Bytes.TORN
+    torn[:] = right
+    torn[4095] ^= 1
+    assert judge(torn, key, 7) is Bytes.TORN
+    assert judge(bytes(4096), key, 7) is Bytes.UNWRITTEN
+    swapped = right.copy()
+    swapped[:8], swapped[8:16] = right[8:16], right[:8]
+    assert judge(swapped, key, 7) is Bytes.TORN
