@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from kvshm.index import Identity, KeyChain, MatchPlan, SingleFlight, plan
     from kvshm.lease import Lease
     from kvshm.log import set_log
+    from kvshm.objects import Object, ObjectFill
     from kvshm.records import (
         NONE,
         ArenaInfo,
@@ -85,6 +86,7 @@ _HOME = {
     "kvshm.index": "Identity KeyChain MatchPlan SingleFlight plan",
     "kvshm.lease": "Lease",
     "kvshm.log": "set_log",
+    "kvshm.objects": "Object ObjectFill",
     "kvshm.records":
         "NONE ArenaInfo BlockInfo Broken Handle Presence ProcessInfo ReapReport State Stats "
         "Status",
@@ -145,6 +147,8 @@ __all__ = [
     "NoSlot",
     "NoSpace",
     "NoSpaceInTime",
+    "Object",
+    "ObjectFill",
     "PermissionDenied",
     "Presence",
     "ProcessInfo",

@@ -22,6 +22,7 @@ from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_handle
                             deadline_in, fail, from_handle, now, slice_ms)
 from kvshm.fill cimport allocate_fill, join_fill
 from kvshm.lease cimport Lease, begin_lease, lease_of_holds, new_lease
+from kvshm.objects cimport create_object, get_object, put_object
 
 import numpy as np
 
@@ -284,6 +285,27 @@ cdef class Arena(Attachment):
         rc = kvshm_set_priority(self.ptr, as_handle(handle), priority)
         if rc < 0:
             fail(rc, f"set priority {priority}")
+
+    # Objects: many blocks under one key
+
+    def create_object(self, key, nbytes, *, timeout=0.0, no_cache=False, priority=None, evict=True,
+                      tenant=0):
+        """Room for a state larger than a block, contiguous where the free blocks allow it: an
+        ObjectFill to write and commit, or None if there is one of this key (16 bytes) already.
+        nbytes: a number, or text like "16MiB". The rest is as for allocate().
+
+        Raises Busy while another process is putting it (see pending() and wait()), and NoSpace.
+        """
+        return create_object(self, key, nbytes, timeout, no_cache, priority, evict, tenant)
+
+    def get_object(self, key):
+        """The Object of a key, held for reading, all of it; or None."""
+        return get_object(self, key)
+
+    def put_object(self, key, data, **options):
+        """Copy `data`, any buffer, into an object of its own, and publish it: True; False if there
+        is one of this key already. Options and errors are those of create_object()."""
+        return put_object(self, key, data, options)
 
     # Looking after the arena
 

@@ -2,60 +2,76 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects: a state larger than a block (that of a whole sequence) under one key.
 
-It is there as a whole or not at all. Its blocks lie in one piece where the arena's free blocks
-allow it; then it is a buffer, else it is read and written by copies.
+It is there as a whole or not at all. Where its blocks lie side by side it is one buffer, else
+several; pieces(), write(), read() and bytes() work for both.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EEXIST, ENOENT, ETIMEDOUT
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from kvshm.attach cimport Attachment
-from kvshm.ckvshm cimport (KVSHM_ENOSPACE, kvshm_fill_options, kvshm_fill_options_init,
-                           kvshm_object, kvshm_object_bytes, kvshm_object_close,
-                           kvshm_object_commit, kvshm_object_create, kvshm_object_data,
-                           kvshm_object_get, kvshm_object_pieces, kvshm_object_read,
-                           kvshm_object_write)
+from kvshm.ckvshm cimport (KVSHM_ENOSPACE, KVSHM_EPENDING, KVSHM_NO_CACHE, KVSHM_NO_EVICT,
+                           kvshm_fill_options, kvshm_fill_options_init, kvshm_object,
+                           kvshm_object_bytes, kvshm_object_close, kvshm_object_commit,
+                           kvshm_object_create, kvshm_object_data, kvshm_object_get,
+                           kvshm_object_pieces, kvshm_object_read, kvshm_object_write,
+                           kvshm_piece)
 from kvshm.convert cimport (Bytes, Keys, as_bytes, as_keys, as_size, deadline_in, fail, now,
                             slice_ms)
 
-from kvshm.errors import Closed, InvalidArgument, Misuse, NoSpaceInTime
+from kvshm.errors import Closed, InvalidArgument, NoSpaceInTime
 
 cdef object _PRIVATE = object()
 
 
-@cython.final
 @cython.no_gc_clear
 cdef class StoredObject:
-    """An object being written (from create) or held for reading (from get), until close() or the
-    end of a with block. What was not committed by then will never be seen.
+    """What ObjectFill and Object have in common. Usable from any thread.
 
-    `memoryview(o)`, `numpy.frombuffer(o, dtype)`: its bytes in place, if `contiguous`; writable
-    until commit(). The arena cannot be closed while it is open. One thread at a time: Misuse.
+    The arena cannot be closed while one is open, and none can be closed while a buffer made from it
+    lives. In a forked child the memory is absent, and asking for it raises Forked.
     """
-    cdef readonly Attachment arena
-    cdef kvshm_object *ptr
-    cdef readonly Py_ssize_t nbytes
-    cdef readonly bint writable
-    cdef bint busy
-    cdef Py_ssize_t exports
-    cdef Py_ssize_t stride
 
     def __cinit__(self, token=None):
         if token is not _PRIVATE:
-            raise TypeError("use create() or get()")
-        self.stride = 1
+            raise TypeError("use Arena.create_object() or .get_object()")
 
     cdef int enter(self) except -1:
-        """Begin a call; leave() ends it."""
+        """Until leave() nobody closes it."""
         with cython.critical_section(self):
             if self.ptr is NULL:
                 raise Closed("this object was closed")
-            if self.busy:
-                raise Misuse("an object is used by one thread at a time")
-            self.busy = True
+            self.users += 1
         return 0
+
+    cdef void leave(self) noexcept:
+        with cython.critical_section(self):
+            self.users -= 1
+
+    cdef kvshm_object *take(self) except NULL:
+        """Its C object, for the caller alone from now on."""
+        cdef kvshm_object *ptr
+        with cython.critical_section(self):
+            if self.ptr is NULL:
+                raise Closed("this object was closed")
+            if self.users:
+                raise BufferError(f"{self.users} buffers of this object are in use")
+            ptr = self.ptr
+            self.ptr = NULL
+        return ptr
+
+    cdef int64_t count(self) except -1:
+        cdef int64_t n
+        self.enter()
+        n = kvshm_object_pieces(self.ptr, NULL, 0)
+        self.leave()
+        if n < 0:
+            fail(n, "pieces of an object")
+        return n
 
     @property
     def closed(self):
@@ -63,34 +79,28 @@ cdef class StoredObject:
         return self.ptr is NULL
 
     @property
-    def pieces(self):
-        """In how many pieces it lies."""
-        cdef int64_t n
-        self.enter()
-        n = kvshm_object_pieces(self.ptr, NULL, 0)
-        self.busy = False
-        if n < 0:
-            fail(n, "pieces of an object")
-        return n
-
-    @property
     def contiguous(self):
-        """True if it is a buffer."""
-        return self.pieces == 1
+        """True if it lies in one piece: then it is a buffer itself."""
+        return self.count() == 1
 
-    def write(self, data, offset=0):
-        """Copy `data`, any buffer, to `offset`. Before commit() only: Misuse."""
-        cdef Bytes source = as_bytes(data, False)
-        cdef uint64_t at = as_size(offset, "offset")
-        cdef int rc
-        self.enter()
-        with nogil:
-            rc = kvshm_object_write(self.ptr, at, source.ptr, source.n)
-        self.busy = False
-        if rc < 0:
-            fail(rc, "write to an object")
+    def pieces(self):
+        """Its bytes in place, as a list of memoryviews in order."""
+        cdef int64_t n = self.count()
+        cdef int64_t i
+        cdef kvshm_piece *found = <kvshm_piece *>PyMem_Malloc(n * sizeof(kvshm_piece))
+        if found is NULL:
+            raise MemoryError()
+        try:
+            self.enter()
+            n = kvshm_object_pieces(self.ptr, found, n)
+            self.leave()
+            if n < 0:
+                fail(n, "pieces of an object")
+            return [memoryview(_piece(self, found[i])) for i in range(n)]
+        finally:
+            PyMem_Free(found)
 
-    def read(self, destination, offset=0):
+    def read(self, offset, destination):
         """Fill `destination`, a writable buffer, with the bytes from `offset` on."""
         cdef Bytes target = as_bytes(destination, True)
         cdef uint64_t at = as_size(offset, "offset")
@@ -98,48 +108,36 @@ cdef class StoredObject:
         self.enter()
         with nogil:
             rc = kvshm_object_read(self.ptr, at, target.ptr, target.n)
-        self.busy = False
+        self.leave()
         if rc < 0:
             fail(rc, "read of an object")
 
-    def tobytes(self):
-        """A copy of all of it."""
-        out = bytearray(self.nbytes)
-        self.read(out)
-        return bytes(out)
-
-    def commit(self):
-        """Publish it: all find it from now on. A second call is Misuse."""
+    def __bytes__(self):
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, self.nbytes)
+        cdef char *to = PyBytes_AS_STRING(out)
         cdef int rc
         self.enter()
         with nogil:
-            rc = kvshm_object_commit(self.ptr)
-        self.busy = False
+            rc = kvshm_object_read(self.ptr, 0, to, self.nbytes)
+        self.leave()
         if rc < 0:
-            fail(rc, "commit of an object")
-        self.writable = False
-        return True
+            fail(rc, "read of an object")
+        return out
 
     def close(self):
-        """Give its blocks back; committed ones stay cached. BufferError while a buffer of it lives.
-        A second call does nothing."""
+        """Give its blocks back. BufferError while a buffer of it lives; a second call does
+        nothing."""
         cdef kvshm_object *ptr
         if self.ptr is NULL:
             return
-        self.enter()
-        with cython.critical_section(self):
-            self.busy = False
-            if self.exports:
-                raise BufferError(f"{self.exports} buffers of this object are in use")
-            ptr = self.ptr
-            self.ptr = NULL
-        with nogil:
+        ptr = self.take()
+        with nogil:  # may wake those who wait for space
             kvshm_object_close(ptr)
         self.arena.leave_view()
 
     def __dealloc__(self):
         if self.ptr is not NULL:
-            with nogil:  # may wake those who wait for space
+            with nogil:
                 kvshm_object_close(self.ptr)
             self.arena.leave_view()
 
@@ -155,87 +153,169 @@ cdef class StoredObject:
         return self.nbytes
 
     def __repr__(self):
-        state = ("closed" if self.ptr is NULL else "being written" if self.writable
-                 else "read-only")
-        return f"<kvshm.StoredObject of {self.nbytes} bytes, {state}>"
+        state = "closed" if self.ptr is NULL else f"key {self.key.hex()}"
+        return f"<kvshm.{type(self).__name__} of {self.nbytes} bytes, {state}>"
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         cdef void *data
+        cdef int64_t n
         buffer.obj = None
-        if self.ptr is NULL:
-            raise Closed("this object was closed")
-        if flags & PyBUF_WRITABLE and not self.writable:
-            raise BufferError("a committed object is read-only")
+        n = self.count()
+        self.enter()
         data = kvshm_object_data(self.ptr)
+        self.leave()
         if data is NULL:
-            raise BufferError("this object lies in several pieces: use read() and write()")
-        with cython.critical_section(self):
-            self.exports += 1
-        buffer.buf = data
-        buffer.obj = self
-        buffer.len = self.nbytes
-        buffer.itemsize = 1
-        buffer.readonly = not self.writable
-        buffer.ndim = 1
-        buffer.format = <char *>"B" if flags & PyBUF_FORMAT else NULL
-        buffer.shape = &self.nbytes if flags & PyBUF_ND else NULL
-        buffer.strides = &self.stride if (flags & PyBUF_STRIDES) == PyBUF_STRIDES else NULL
-        buffer.suboffsets = NULL
-        buffer.internal = NULL
+            raise BufferError(f"this object lies in {n} pieces: use pieces(), or copies")
+        _export(self, self, data, &self.nbytes, buffer, flags)
 
     def __releasebuffer__(self, Py_buffer *buffer):
-        with cython.critical_section(self):
-            self.exports -= 1
+        self.leave()
 
 
-cdef StoredObject _wrap(Attachment arena, kvshm_object *ptr, bint writable):
+@cython.final
+@cython.no_gc_clear
+cdef class ObjectFill(StoredObject):
+    """An object being written. What is not committed when it is closed, or dies, is never seen.
+
+    `memoryview(fill)`, `numpy.frombuffer(fill, dtype)` and so on write to it in place if it is
+    `contiguous`.
+    """
+
+    def write(self, offset, data):
+        """Copy `data`, any buffer or tensor in host memory, to `offset`. Counted as a copy."""
+        cdef Bytes source = as_bytes(data, False)
+        cdef uint64_t at = as_size(offset, "offset")
+        cdef int rc
+        self.enter()
+        with nogil:
+            rc = kvshm_object_write(self.ptr, at, source.ptr, source.n)
+        self.leave()
+        if rc < 0:
+            fail(rc, "write to an object")
+
+    def commit(self):
+        """Publish it, and return the Object that holds it for reading. BufferError while a buffer
+        of it lives: whoever has one could still write."""
+        cdef kvshm_object *ptr = self.take()
+        cdef int rc
+        with nogil:
+            rc = kvshm_object_commit(ptr)
+        if rc < 0:
+            self.ptr = ptr
+            fail(rc, "commit of an object")
+        return _wrap(Object.__new__(Object, _PRIVATE), self.arena, self.key, ptr, False)
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Object(StoredObject):
+    """An object held for reading, until close() or the end of a with block.
+
+    `memoryview(o)`, `numpy.frombuffer(o, dtype)`, `torch.frombuffer(o, dtype=...)`: its bytes in
+    place, read-only, if it is `contiguous`; `bytes(o)` is a copy.
+    """
+
+
+@cython.no_gc_clear
+cdef class _Piece:
+    """What the memoryviews of pieces() are of."""
+    cdef StoredObject owner
+    cdef void *data
+    cdef Py_ssize_t size
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        buffer.obj = None
+        self.owner.count()
+        _export(self, self.owner, self.data, &self.size, buffer, flags)
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        self.owner.leave()
+
+
+cdef _Piece _piece(StoredObject owner, kvshm_piece found):
+    cdef _Piece one = _Piece.__new__(_Piece)
+    one.owner = owner
+    one.data = found.data
+    one.size = <Py_ssize_t>found.bytes
+    return one
+
+
+cdef Py_ssize_t ONE = 1
+
+
+cdef int _export(object exporter, StoredObject owner, void *data, Py_ssize_t *size,
+                 Py_buffer *buffer, int flags) except -1:
+    if flags & PyBUF_WRITABLE and not owner.writable:
+        raise BufferError("an object that was committed is read-only")
+    owner.enter()
+    buffer.buf = data
+    buffer.obj = exporter
+    buffer.len = size[0]
+    buffer.itemsize = 1
+    buffer.readonly = not owner.writable
+    buffer.ndim = 1
+    buffer.format = <char *>"B" if flags & PyBUF_FORMAT else NULL
+    buffer.shape = size if flags & PyBUF_ND else NULL
+    buffer.strides = &ONE if (flags & PyBUF_STRIDES) == PyBUF_STRIDES else NULL
+    buffer.suboffsets = NULL
+    buffer.internal = NULL
+    return 0
+
+
+cdef StoredObject _wrap(StoredObject out, Attachment arena, bytes key, kvshm_object *ptr,
+                        bint writable):
     """For an arena whose views count one more already."""
-    cdef StoredObject out = StoredObject.__new__(StoredObject, _PRIVATE)
     out.arena = arena
+    out.key = key
     out.ptr = ptr
     out.nbytes = <Py_ssize_t>kvshm_object_bytes(ptr)
     out.writable = writable
     return out
 
 
-def create(Attachment arena not None, key, nbytes, *, timeout=0.0):
-    """Room for an object of nbytes under `key` (16 bytes), to be written and committed; None if it
-    is there already. nbytes: a number, or text like "1MiB".
-
-    Raises Busy while another process is putting it; NoSpace, after `timeout` seconds of waiting.
-    """
+cdef object create_object(Attachment arena, object key, object nbytes, object timeout,
+                          bint no_cache, object priority, bint evict, object tenant):
+    """An ObjectFill, or None if there is an object of this key."""
     cdef Keys wanted = as_keys([key])
     cdef uint64_t size = as_size(nbytes, "nbytes")
     cdef kvshm_fill_options options = kvshm_fill_options_init()
     cdef double deadline = deadline_in(timeout)
+    cdef bint patient = timeout > 0
     cdef kvshm_object *ptr = NULL
-    cdef int rc = 0
+    cdef int rc = -1
     if not size:
         raise InvalidArgument("an object has at least one byte")
+    if priority is not None and not 1 <= priority <= 100:
+        raise InvalidArgument(f"priority: expected 1 to 100, got {priority}")
+    options.flags = (KVSHM_NO_CACHE if no_cache else 0) | (0 if evict else KVSHM_NO_EVICT)
+    options.priority = priority or 0
+    options.tenant = tenant
     arena.enter_view()
     try:
         while True:
-            options.timeout_ms = slice_ms(deadline)
+            options.timeout_ms = slice_ms(deadline) if patient else 0
             with nogil:
                 rc = kvshm_object_create(arena.ptr, <const uint8_t *>wanted.ptr, size, &options,
                                          &ptr)
-            if rc not in (-ETIMEDOUT, -KVSHM_ENOSPACE) or now() >= deadline:
+            if not patient or now() >= deadline or rc not in (-ETIMEDOUT, -KVSHM_ENOSPACE):
                 break
             PyErr_CheckSignals()
-        if rc == 0:
-            return _wrap(arena, ptr, True)
-        if rc == -ETIMEDOUT or (rc == -KVSHM_ENOSPACE and timeout > 0):
-            raise NoSpaceInTime(f"object of {size} bytes: no space within {timeout} s")
-        if rc != -EEXIST:
-            fail(rc, f"object of {size} bytes")
     finally:
         if rc != 0:
             arena.leave_view()
-    return None
+    if rc == -EEXIST:
+        return None
+    if rc == -ETIMEDOUT or (rc == -KVSHM_ENOSPACE and patient):
+        raise NoSpaceInTime(f"object of {size} bytes: no space within {timeout} s")
+    if rc == -KVSHM_EPENDING:
+        fail(rc, "another process is putting this object, or left parts of it that are in use")
+    if rc < 0:
+        fail(rc, f"object of {size} bytes")
+    return _wrap(ObjectFill.__new__(ObjectFill, _PRIVATE), arena, bytes(key), ptr, True)
 
 
-def get(Attachment arena not None, key):
-    """The object under `key`, held for reading; None if there is none."""
+cdef object get_object(Attachment arena, object key):
+    """An Object, or None."""
     cdef Keys wanted = as_keys([key])
     cdef kvshm_object *ptr = NULL
     cdef int rc
@@ -243,8 +323,20 @@ def get(Attachment arena not None, key):
     with nogil:
         rc = kvshm_object_get(arena.ptr, <const uint8_t *>wanted.ptr, &ptr)
     if rc == 0:
-        return _wrap(arena, ptr, False)
+        return _wrap(Object.__new__(Object, _PRIVATE), arena, bytes(key), ptr, False)
     arena.leave_view()
     if rc != -ENOENT:
-        fail(rc, "object")
+        fail(rc, "get an object")
     return None
+
+
+cdef bint put_object(Attachment arena, object key, object data, dict options) except -1:
+    """False if there was one of this key."""
+    cdef Bytes source = as_bytes(data, False)
+    cdef object fill = arena.create_object(key, source.n, **options)
+    if fill is None:
+        return False
+    with fill:
+        fill.write(0, data)
+        fill.commit().close()
+    return True
