@@ -78,6 +78,14 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
   }
 }
 
+void late_no_cache(Hot& h) {
+  if (!(h.flags.load(std::memory_order_seq_cst) & kLastWanted)) return;
+  word_t w = h.word.load(std::memory_order_relaxed);
+  while (is_ready(w) &&
+         !h.word.compare_exchange_weak(w, with_state(w, kReadyLast), std::memory_order_acq_rel)) {
+  }
+}
+
 }  // namespace
 
 std::uint32_t own_count(const Arena& a, std::uint32_t id) {
@@ -222,6 +230,8 @@ Published publish_fill(Arena& a, std::uint32_t id, bool last, std::uint32_t prim
       mine = h.word.compare_exchange_weak(w, with_state(w, last ? kReadyLast : kReady),
                                           std::memory_order_acq_rel, std::memory_order_acquire);
     }
+    // NO_CACHE asked for while this publish was under way: still held, so the word can be changed.
+    if (mine && !last) late_no_cache(h);
     const bool ready = mine || (is_ready(w) && (w & a.me));
     settle(a, c, ready ? (v & kCount) : v);
     if (mine) wake_fill(a, id);

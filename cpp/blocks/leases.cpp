@@ -64,12 +64,13 @@ LeaseEntry* Leases::take_token(std::uint64_t token, std::uint64_t to, std::uint3
   *index = std::uint32_t(token) - 1;
   LeaseEntry* e = at(*index);
   if (!e) return nullptr;
-  for (;;) {
+  for (int spins = 0; spins < 1000000; spins++) {
     std::uint64_t v = token;
     if (e->token.compare_exchange_strong(v, to, std::memory_order_acq_rel)) return e;
     if (v != (token | kBorrowed)) return nullptr;
     std::this_thread::yield();  // a borrower is done after a copy or a few releases
   }
+  return nullptr;
 }
 
 LeaseEntry* Leases::win(std::uint64_t token, std::uint32_t* index) {

@@ -1,6 +1,7 @@
 #include <errno.h>
 
 #include <cstring>
+#include <thread>
 
 #include "capi/call.hpp"
 #include "evict/evict.hpp"
@@ -45,8 +46,14 @@ int kvshm_set_policy(kvshm_arena* h, const kvshm_policy* in) {
   Call call(h);
   if (call.rc()) return call.rc();
   PolicyTable& t = call->sb->policy;
-  // Odd while written. A writer that died there is overtaken: versions only grow.
-  std::uint64_t v = t.version.load(std::memory_order_acquire), odd;
+  // Odd while written: the next writer waits a moment for this one. If it died there, or takes that
+  // long, it is overtaken; the worst is a mixture of two tables, a poorer choice of victims.
+  std::uint64_t v = t.version.load(std::memory_order_acquire);
+  for (int spins = 0; (v & 1) && spins < 100000; spins++) {
+    std::this_thread::yield();
+    v = t.version.load(std::memory_order_acquire);
+  }
+  std::uint64_t odd;
   do {
     odd = (v | 1) + (v & 1 ? 2 : 0);
   } while (!t.version.compare_exchange_weak(v, odd, std::memory_order_seq_cst));

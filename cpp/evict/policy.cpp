@@ -43,8 +43,9 @@ Policy read_policy(const Arena& a) {
 std::uint32_t push_marks(Arena& a, const kvshm_handle* h, std::uint32_t n) {
   std::uint32_t done = 0;
   while (done < n) {
-    std::uint64_t head = a.sb->marks_head.load(std::memory_order_acquire);
+    // tail first: it only grows, so head - tail is never negative
     const std::uint64_t tail = a.sb->marks_tail.load(std::memory_order_acquire);
+    std::uint64_t head = a.sb->marks_head.load(std::memory_order_acquire);
     if (head - tail >= kMarks) break;
     if (!a.sb->marks_head.compare_exchange_strong(head, head + 1, std::memory_order_acq_rel))
       continue;
