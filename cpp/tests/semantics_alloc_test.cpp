@@ -118,6 +118,45 @@ TEST(Semantics, S05_AllOrNothingThreads) {
   EXPECT_EQ(broken(pool.a), "");
 }
 
+// Two that take each other's blocks: both fall short, and still one of them gets all.
+TEST(Semantics, S05_TwoContendersThatBothFallShort) {
+  Pool pool({.blocks = 16});
+  static thread_local int who = 0;
+  std::atomic<bool> first_waits{false}, second_waits{false}, first_done{false};
+  auto until = [](std::atomic<bool>& flag) {
+    for (int i = 0; !flag && i < 20000; i++)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  std::atomic<int> claims{0};
+  Steps steps([&](const char* name) {
+    if (who == 1 && std::strcmp(name, "alloc.claim") == 0 && ++claims == 9) {
+      first_waits = true;  // eight are its own; now the other takes the rest
+      until(second_waits);
+    }
+    if (who == 2 && std::strcmp(name, "alloc.rollback") == 0 && !second_waits.exchange(true))
+      until(first_done);  // until the first has given up
+  });
+  int rc[2] = {1, 1};
+  std::thread first([&] {
+    who = 1;
+    handles_t h(16);
+    rc[0] = kvshm_allocate(pool.a, 16, nullptr, nullptr, h.data(), nullptr, nullptr);
+    first_done = true;
+  });
+  std::thread second([&] {
+    who = 2;
+    until(first_waits);
+    handles_t h(16);
+    rc[1] = kvshm_allocate(pool.a, 16, nullptr, nullptr, h.data(), nullptr, nullptr);
+  });
+  first.join();
+  second.join();
+  EXPECT_EQ(rc[0], -KVSHM_ENOSPACE);
+  EXPECT_EQ(rc[1], 0) << "nobody got them";
+  EXPECT_EQ(stats(pool.a).blocks_filling, 16u);
+  EXPECT_EQ(broken(pool.a), "");
+}
+
 TEST(Semantics, S05_AllOrNothingProcesses) {
   Pool pool({.blocks = 16});
   constexpr int kProcesses = 8, kRounds = 10;

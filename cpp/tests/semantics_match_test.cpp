@@ -187,7 +187,8 @@ TEST(Semantics, S23_WeakHandles) {
   EXPECT_EQ(kvshm_upgrade(pool.a, h, 0), -ENOENT);
   // The slot used again, also under the same key: another life.
   for (const block_key& k : {other, key}) {
-    for (;;) {
+    for (int i = 0;; i++) {
+      ASSERT_LT(i, 100) << "the slot is not used again";
       const kvshm_handle now = make_held(pool.a, k);
       EXPECT_EQ(kvshm_upgrade(pool.a, h, 0), -ENOENT);
       EXPECT_EQ(drop(pool.a, now), 0);
