@@ -2,9 +2,12 @@
 """Fixtures for every test: arena names of its own, their removal, and second processes."""
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from support import PREFIX, Worker, remove_leftovers, remove_stale
+
+TESTS = Path(__file__).resolve().parent
 
 _counter = itertools.count()
 
@@ -12,6 +15,16 @@ _counter = itertools.count()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full-scenarios", action="store_true",
                      help="tests/scenarios with all the rounds that the scenarios ask for (hours)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What tools/test -n 2 may run beside the other tests: models, row by row, and the builds of
+    packaging. The others stay in one process and in their order: they mount, fill memory, wait."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+        if folder != "model":
+            group = folder if folder == "packaging" else "one after the other"
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)
