@@ -36,6 +36,7 @@ cdef kvshm_handle as_handle(object handle) except *
 cdef object from_handle(kvshm_handle h)
 cdef uint64_t as_size(object size, str what) except? 0xffffffffffffffff
 cdef uint64_t as_tag(object tag) except? 0xffffffffffffffff
+cdef object failure(int64_t rc, str what)
 cdef int fail(int64_t rc, str what) except -1
 
 # Time limits: a deadline in seconds, waited for in slices between which signals are handled.

@@ -172,12 +172,17 @@ cdef uint64_t as_tag(object tag) except? 0xffffffffffffffff:
         raise InvalidArgument(f"tag: expected text or a 64-bit number, got {tag!r}") from None
 
 
-cdef int fail(int64_t rc, str what) except -1:
-    """Raise for a negative code of the C API; `what` says what was tried."""
+cdef object failure(int64_t rc, str what):
+    """The exception for a negative code of the thread's last call; `what` says what was tried."""
     cdef const char *text = kvshm_strerror(<int>rc)
     cdef const char *detail = kvshm_last_error()
-    raise from_code(<int>rc, what, text.decode("utf-8", "replace"),
-                    detail.decode("utf-8", "replace"))
+    return from_code(<int>rc, what, text.decode("utf-8", "replace"),
+                     detail.decode("utf-8", "replace"))
+
+
+cdef int fail(int64_t rc, str what) except -1:
+    """Raise it."""
+    raise failure(rc, what)
 
 
 cdef double now() noexcept nogil:

@@ -13,7 +13,7 @@ from kvshm.ckvshm cimport (KVSHM_ALLOW, KVSHM_ENOSPACE, KVSHM_MAX_PARTS, KVSHM_R
                            kvshm_fill_options, kvshm_fill_options_init, kvshm_handle, kvshm_key,
                            kvshm_publish, kvshm_register)
 from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handles, as_keys, deadline_in, fail,
-                            from_handle, new_handles, now, slice_ms)
+                            failure, from_handle, new_handles, now, slice_ms)
 from kvshm.lease cimport Lease, lease_of_holds
 from kvshm.views cimport view_fill
 
@@ -145,10 +145,11 @@ cdef class Fill:
             if c_keys is not NULL:
                 c_keys += done
         if done < 0:
+            error = failure(done, f"register block {start} of {n}")
             with nogil:
                 kvshm_drop(self.arena.ptr, out.ptr + self.first, start - self.first)
             self.first = start
-            fail(done, f"register block {start} of {n}")
+            raise error
         self.open_ = False
         lease = lease_of_holds(self.arena, tag, out.ptr + self.first, n - self.first)
         lease.results = results[self.first:]
@@ -283,8 +284,9 @@ cdef Fill join_fill(Attachment arena, object handles):
         with nogil:
             rc = kvshm_fill_join(arena.ptr, wanted.ptr[i])
         if rc < 0:
+            error = failure(rc, f"join the fill of block {wanted.ptr[i].id}")
             with nogil:
                 kvshm_abort(arena.ptr, wanted.ptr, i)
-            fail(rc, f"join the fill of block {wanted.ptr[i].id}")
+            raise error
     fill.open_ = True
     return fill
