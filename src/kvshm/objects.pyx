@@ -146,8 +146,13 @@ cdef class StoredObject:
             raise Closed("this object was closed")
         return self
 
-    def __exit__(self, *exc):
-        self.close()
+    def __exit__(self, kind, error, trace):
+        try:
+            self.close()
+        except BufferError:
+            if kind is None:
+                raise
+            # Buffers in the frames of the exception under way: closed when they and we are gone.
 
     def __len__(self):
         return self.nbytes
