@@ -56,15 +56,16 @@ def test_sizes(text, value):
     assert kvshm.parse_size(text) == value
 
 
-@pytest.mark.parametrize("text", ["8GB", "many", "-1", "", "1e9", -5, 2**64, 1.5, float("nan"), b"8", "8 GiBs"])
+@pytest.mark.parametrize("text", ["8GB", "many", "-1", "", "1e9", -5, 2**64, 1.5, float("nan"),
+                                  b"8", "8 GiBs"])
 def test_refused_sizes(text):
     with pytest.raises(kvshm.InvalidArgument):
         kvshm.parse_size(text)
 
 
 @pytest.mark.parametrize("options", [
-    {"pin": "maybe"}, {"huge": 1}, {"numa": "near"}, {"numa": None}, {"numa": 1.5}, {"label": "a\0b"},
-    {"group": "no-such-group-here"}, {"timeout": -1}, {"timeout": None}], ids=str)
+    {"pin": "maybe"}, {"huge": 1}, {"numa": "near"}, {"numa": None}, {"numa": 1.5},
+    {"label": "a\0b"}, {"group": "no-such-group-here"}, {"timeout": -1}, {"timeout": None}], ids=str)
 def test_refused_options(new_name, options):
     name = new_name()
     with pytest.raises(kvshm.InvalidArgument):
