@@ -65,7 +65,8 @@ def test_refused_sizes(text):
 
 @pytest.mark.parametrize("options", [
     {"pin": "maybe"}, {"huge": 1}, {"numa": "near"}, {"numa": None}, {"numa": 1.5},
-    {"label": "a\0b"}, {"group": "no-such-group-here"}, {"timeout": -1}, {"timeout": None}], ids=str)
+    {"label": "a\0b"}, {"group": "no-such-group-here"}, {"timeout": -1},
+    {"timeout": None}], ids=str)
 def test_refused_options(new_name, options):
     name = new_name()
     with pytest.raises(kvshm.InvalidArgument):
