@@ -54,6 +54,52 @@ def test_leftovers_of_another_user(player, arena_name, group, rounds):
     assert error.kind == "PermissionDenied" and arena_name in error.text
 
 
+COMMAND = """
+import contextlib, io
+from kvshm.tools.cli.main import main
+def command(*words):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        code = main([*words])
+    return [code, out.getvalue()]
+# Everything is imported now: another user may not be able to read this interpreter's modules.
+warm = "{name}-" + str(os.getpid())
+kvshm.Arena.create(warm, blocks=1, block_bytes=64, helper=False).close()
+command("reap", warm)
+command("reap", warm, "--yes")
+command("reap", "none-of-this-name")
+kvshm.remove(warm)
+"""
+
+
+@pytest.mark.crash
+def test_the_reap_command(player, arena_name, group):
+    """S10: run as the owner, as another member, as root, and as somebody who may not."""
+    x, y, root, stranger = (player() for _ in range(4))
+    for one in (x, y, root, stranger):
+        one.do(COMMAND.replace("{name}", arena_name))
+    x.do(become(ALICE, groups=(group.gr_gid,)))
+    x.do(f"a = kvshm.Arena.create({arena_name!r}, blocks=64, block_bytes=4096, helper=False, "
+         f"group={group.gr_name!r}); store(a, raw_keys(0, 20)).release()")
+    y.do(become(BOB, groups=(group.gr_gid,)))
+    stranger.do(become(MALLORY))
+    for reaper in (x, y, root):
+        victim = player()
+        victim.do(become(BOB, groups=(group.gr_gid,)))
+        victim.do(f"a = kvshm.Arena.attach({arena_name!r}, helper=False); "
+                  "lease = a.match(raw_keys(0, 10)); fill = a.allocate(5)")
+        victim.kill()
+        code, text = stranger.get(f"command('reap', {arena_name!r}, '--yes')")
+        assert code == 4 and f"uid {ALICE}" in text and len(text.splitlines()) == 1, text
+        code, text = reaper.get(f"command('reap', {arena_name!r})")
+        assert code == 1 and str(victim.pid) in text, text
+        code, text = reaper.get(f"command('reap', {arena_name!r}, '--yes')")
+        assert code == 0, text
+        stats = x.get("dict(a.stats())")
+        assert stats["blocks_held"] == stats["blocks_filling"] == 0
+        assert stats["slots_used"] == 1
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_default_rights(player, arena_name, umask):
     """S36: 0600 whatever the umask; another user gets nowhere."""

@@ -19,18 +19,19 @@ def pinned(player, arena_name):
 
 def test_bounded_waiting(pinned, arena_name):
     with kvshm.Arena.attach(arena_name, helper=False) as arena:
-        for _ in range(3):
+        at_once, timed = [], []
+        for _ in range(5):  # the best of five: the machine has other work, too
             begun = time.monotonic()
             with pytest.raises(kvshm.NoSpace) as refused:
                 arena.allocate(1)
-            took = time.monotonic() - begun
+            at_once.append(time.monotonic() - begun)
             assert not isinstance(refused.value, kvshm.TimedOut)
-        assert took < 0.15, "at once: it looks twice, and asks for the allocation byte"
-        begun, cpu = time.monotonic(), time.process_time()
-        with pytest.raises(kvshm.NoSpaceInTime, match="0.2 s"):
-            arena.allocate(1, timeout=0.2)
-        took = time.monotonic() - begun
-        assert 0.19 < took < 0.4, took
+            begun = time.monotonic()
+            with pytest.raises(kvshm.NoSpaceInTime, match="0.2 s"):
+                arena.allocate(1, timeout=0.2)
+            timed.append(time.monotonic() - begun)
+        assert min(at_once) < 0.05
+        assert 0.19 < min(timed) < 0.25, timed
         begun, cpu = time.monotonic(), time.process_time()
         with pytest.raises(kvshm.NoSpaceInTime):
             arena.allocate(1, timeout=1.0)
@@ -49,7 +50,7 @@ def test_space_wakes_the_waiter(pinned, player, arena_name):
     pinned.do("gave = time.monotonic(); lease.trim(14)")
     waiter.answer()
     late = waiter.get("got") - pinned.get("gave")  # CLOCK_MONOTONIC is the host's
-    assert -0.01 < late < 0.25, late
+    assert -0.01 < late < 0.5, late
 
 
 def test_a_signal_cancels(pinned, player, arena_name):
@@ -67,7 +68,7 @@ def test_a_signal_cancels(pinned, player, arena_name):
     sent = time.monotonic()
     waiter.worker.process.send_signal(signal.SIGINT)
     waiter.answer()
-    assert waiter.get("over") - sent < 0.5
+    assert waiter.get("over") - sent < 1
     assert pinned.get("a.is_valid()") == []
     assert waiter.get("a.stats(own=True).allocated_total") == 0
 

@@ -35,13 +35,13 @@ def test_idle(player, arena_name, rounds):
                 a.match(keys[:8]).release()
                 late.append(time.perf_counter() - begun)
                 time.sleep(0.01)
-            return sorted(late)[len(late) * 9 // 10]
+            return sorted(late)[len(late) // 2]
     """)
     before = sum(spent(one.pid) for one in crew)
-    p90 = crew[1].get(f"light({seconds})", timeout=seconds + 30)
+    median = crew[1].get(f"light({seconds})", timeout=seconds + 30)
     light = (sum(spent(one.pid) for one in crew) - before) / seconds
     assert light < 0.10, f"{light:.2%} of a core under light load"
-    assert p90 < 0.001
+    assert median < 0.001
 
 
 def test_wake_up(player, arena_name):
@@ -61,7 +61,7 @@ def test_wake_up(player, arena_name):
         late.append(reader.get("woken") - writer.get("published"))
     late.sort()
     # a shared machine: the middle, and a waiter's own interval of 30-50 ms is what it must beat
-    assert late[len(late) // 2] < 0.005, late
+    assert late[len(late) // 2] < 0.015, late
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_ended_while_it_starts(player, arena_name, signum):
     sent = time.monotonic()
     if signum == signal.SIGTERM:
         assert one.worker.wait(10) == -signum
-        assert time.monotonic() - sent < 1.5
+        assert time.monotonic() - sent < 2.5
     else:  # KeyboardInterrupt comes when the call is over; the arena may be finished by then
         one.worker.wait(15)
         assert "KeyboardInterrupt" in one.worker.stderr()
