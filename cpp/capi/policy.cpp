@@ -22,11 +22,18 @@ int kvshm_get_policy(kvshm_arena* h, kvshm_policy* out) {
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   const PolicyTable& t = call->sb->policy;
-  const Policy p = read_policy(*call);
-  out->version = t.version.load(std::memory_order_acquire) / 2;
-  for (int i = 0; i < 4; i++) {
-    const std::uint64_t w = t.name[i].load(std::memory_order_relaxed);
-    std::memcpy(out->name + 8 * i, &w, 8);
+  Policy p;
+  // Name and parameters of one version; a writer that died half-way leaves a mixture.
+  for (int attempt = 0; attempt < 1000; attempt++) {
+    const std::uint64_t before = t.version.load(std::memory_order_acquire);
+    p = read_policy(*call);
+    for (int i = 0; i < 4; i++) {
+      const std::uint64_t w = t.name[i].load(std::memory_order_acquire);
+      std::memcpy(out->name + 8 * i, &w, 8);
+    }
+    out->version = before / 2;
+    if (!(before & 1) && t.version.load(std::memory_order_relaxed) == before) break;
+    std::this_thread::yield();
   }
   out->name[31] = 0;
   out->sample = p.sample;

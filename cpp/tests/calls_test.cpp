@@ -49,6 +49,10 @@ std::vector<std::pair<const char*, std::int64_t>> all_calls(kvshm_arena* a) {
   policy.sample = 20;
   kvshm_object* object = nullptr;
   const std::uint8_t* key = keys[0].data();
+  auto closed = [&](int rc) {  // an object that came of it is not kept
+    if (rc == 0) kvshm_object_close(object);
+    return rc;
+  };
   return {
       {"get_info", kvshm_get_info(a, &info)},
       {"allocate", kvshm_allocate(a, 1, nullptr, nullptr, &out, nullptr, nullptr)},
@@ -77,8 +81,8 @@ std::vector<std::pair<const char*, std::int64_t>> all_calls(kvshm_arena* a) {
       {"set_no_cache", kvshm_set_no_cache(a, h, 1)},
       {"set_priority", kvshm_set_priority(a, h, 1)},
       {"wait", kvshm_wait(a, h, 0)},
-      {"object_create", kvshm_object_create(a, key, 8, nullptr, &object)},
-      {"object_get", kvshm_object_get(a, key, &object)},
+      {"object_create", closed(kvshm_object_create(a, key, 8, nullptr, &object))},
+      {"object_get", closed(kvshm_object_get(a, key, &object))},
       {"evict", kvshm_evict(a, raw(keys), 1)},
       {"clear", kvshm_clear(a)},
       {"reset_inactive", kvshm_reset_inactive(a, &u, &u)},
