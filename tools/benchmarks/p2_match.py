@@ -34,7 +34,7 @@ def measure(bench: Bench) -> list[Row]:
     with ExitStack() as stack:
         got = _rounds(bench, stack, sizes)
     rows = []
-    for (what, pages, blocks), facts in got.items():
+    for (what, pages, blocks), facts in sorted(got.items(), key=lambda one: one[0][2]):
         limit = limit_ns(pages, blocks, bench)
         rows.append(row(what, samples(facts), "ns", blocks=blocks, pages=pages,
                         limit=limit, reference=not pages,
@@ -61,25 +61,27 @@ def _rounds(bench: Bench, stack: ExitStack, sizes: list[int]) -> dict[Name, list
         names[f"{name[0]}, {name[1]} {name[2]}"] = name
         candidates[f"{name[0]}, {name[1]} {name[2]}"] = run
 
-    for blocks in sizes:
-        bench.progress.step(f"{blocks} blocks: setting up", 0)
-        for pages in bench.pages:
-            stored = bench.store(stack, pages, blocks=blocks)
-            role = bench.role(stack, "match", blocks=blocks, request=request, **stored.args())
-            _ = role.facts
-            add((MATCH, pages, blocks), partial(role.run, order))
-        role = bench.role(stack, "map", blocks=blocks, request=request)
-        _ = role.facts
-        add(("std::unordered_map in one process", "", blocks), partial(role.run, order))
-        role = bench.python(stack, "dict", blocks=blocks, request=request)
-        _ = role.facts
-        add(("Python dict in one process", "", blocks), partial(role.run, order))
+    bench.progress.step(f"setting up {sizes[-1]} blocks", 0)
+    roles = []
+    for blocks in sizes:  # the references first: they get ready while the arenas are filled
+        about = {"blocks": blocks, "request": request}
+        alone, dictionary = bench.role(stack, "map", **about), bench.python(stack, "dict", **about)
+        add(("std::unordered_map in one process", "", blocks), partial(alone.run, order))
+        add(("Python dict in one process", "", blocks), partial(dictionary.run, order))
+        roles += [alone, dictionary]
         if redis.find():
             socket = stack.enter_context(redis.server())
-            role = bench.role(stack, "redis", socket=socket, blocks=blocks, load=1)
-            _ = role.facts
+            client = bench.role(stack, "redis", socket=socket, blocks=blocks, load=1)
             add(("redis GET, 512 in a pipeline", "", blocks),
-                partial(role.run, f"{request} {bench.ms}"))
+                partial(client.run, f"{request} {bench.ms}"))
+            roles.append(client)
+        for pages in bench.pages:
+            stored = bench.store(stack, pages, blocks=blocks)
+            role = bench.role(stack, "match", **about, **stored.args())
+            add((MATCH, pages, blocks), partial(role.run, order))
+            roles.append(role)
+    for role in roles:
+        _ = role.facts
     got = interleave(candidates, bench.scale.rounds, bench.progress, "512 keys")
     return {names[name]: facts for name, facts in got.items()}
 
