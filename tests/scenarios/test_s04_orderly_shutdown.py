@@ -20,7 +20,13 @@ if not len(hits):
 fill = a.allocate(2)
 say(os.getpid())
 """
-POLITE = WORK + "hear(); sys.exit(0)\n"
+# Every other one closes, with what it holds; the others leave that to the end of the process.
+POLITE = WORK + """
+hear()
+if a.slot % 2:
+    a.close()
+sys.exit(0)
+"""
 BUSY = WORK + """
 say("looping")
 n = 0

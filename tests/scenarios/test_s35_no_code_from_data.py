@@ -6,6 +6,7 @@ The million random inputs run under AddressSanitizer: cpp/tests/bad_input_test.c
 import ast
 import os
 import random
+import struct
 from pathlib import Path
 
 import kvshm
@@ -59,6 +60,27 @@ def test_nothing_listens(player, arena_name):
     assert sockets == []
 
 
+GEOMETRY = 320  # in the superblock; its numbers 3 and 8 are buckets and the index's offset
+
+
+def point_elsewhere(file, chance):
+    """Index entries that keep their tag, so that they are followed, and name any block or none."""
+    file.seek(GEOMETRY)
+    numbers = struct.unpack("<12Q", file.read(96))
+    buckets, index = numbers[3], numbers[8]
+    file.seek(index)
+    entries = list(struct.unpack(f"<{buckets * 8}Q", file.read(buckets * 64)))
+    changed = 0
+    for i, entry in enumerate(entries):
+        if entry and chance.random() < 0.3:
+            number = chance.choice((0, 65, 1000, 1 << 20, 1 << 31, 0xFFFFFFFF))
+            entries[i] = entry >> 32 << 32 | number
+            changed += 1
+    file.seek(index)
+    file.write(struct.pack(f"<{len(entries)}Q", *entries))
+    assert changed, "the arena has 40 entries"
+
+
 @pytest.mark.crash
 def test_scribbled_shared_memory(player, arena_name, rounds):
     """Every byte of the metadata but the superblock, set at random while nobody looks.
@@ -72,6 +94,7 @@ def test_scribbled_shared_memory(player, arena_name, rounds):
             store(arena, raw_keys(0, 40)).release()
             data_offset = arena.info().data_offset
         with open(path, "r+b") as file:
+            point_elsewhere(file, chance)
             for _ in range(chance.randrange(1, 400)):
                 file.seek(chance.randrange(4096, data_offset - 64))
                 file.write(chance.choice((chance.randbytes(8), chance.randbytes(64), b"\xff" * 32,
