@@ -116,7 +116,7 @@ def pool(pages):
         file.write_text(str(max(0, int(file.read_text()) - pages)))
 
 
-def test_few_huge_pages(fresh_player, tmp_path):
+def test_few_huge_pages(fresh_player, tmp_path, arena_name):
     """S46: four pages, an arena of 64 MiB: refused in every mode, never SIGBUS."""
     with pool(4):
         one = fresh_player(under=on_mount(tmp_path, "pagesize=2M,size=8M", "hugetlbfs"))
@@ -127,19 +127,19 @@ def test_few_huge_pages(fresh_player, tmp_path):
             assert str(64 * MIB) in error.text
             assert one.get(f"os.listdir({str(tmp_path)!r})") == []
         # Normal pages, with one warning; the true page size is shown.
-        one.do("log.clear(); a = kvshm.Arena.create('s46', size='64MiB', block_bytes='1MiB', "
-               "dir='/dev/shm', huge='auto')")
+        one.do(f"log.clear(); a = kvshm.Arena.create({arena_name!r}, size='64MiB', "
+               "block_bytes='1MiB', dir='/dev/shm', huge='auto')")
         page = one.get("a.info().page_bytes")
         warnings = [t for _, t in one.get("log") if "pages" in t]
         assert (page, len(warnings)) in ((4096, 1), (2 * MIB, 0)), warnings
-        one.do("kvshm.remove('s46', force=True); a.close(); log.clear()")
+        one.do("kvshm.remove(a.name, force=True); a.close(); log.clear()")
         if page == 4096:
-            error = one.fails("kvshm.Arena.create('s46', size='64MiB', block_bytes='1MiB', "
-                              "huge='require')")
+            error = one.fails(f"kvshm.Arena.create({arena_name!r}, size='64MiB', "
+                              "block_bytes='1MiB', huge='require')")
             assert error.kind == "Unsupported"
             assert "2 MiB" in error.text and "huge=advise" in error.text
-        one.do("a = kvshm.Arena.create('s46', size='64MiB', block_bytes='1MiB', huge='off')")
-        one.do("kvshm.remove('s46', force=True)")
+        one.do(f"a = kvshm.Arena.create({arena_name!r}, size='64MiB', block_bytes='1MiB', huge='off')")
+        one.do("kvshm.remove(a.name, force=True)")
         assert not [t for _, t in one.get("log") if "pages" in t]
 
 
