@@ -138,7 +138,8 @@ def test_few_huge_pages(fresh_player, tmp_path, arena_name):
                               "block_bytes='1MiB', huge='require')")
             assert error.kind == "Unsupported"
             assert "2 MiB" in error.text and "huge=advise" in error.text
-        one.do(f"a = kvshm.Arena.create({arena_name!r}, size='64MiB', block_bytes='1MiB', huge='off')")
+        one.do(f"a = kvshm.Arena.create({arena_name!r}, size='64MiB', block_bytes='1MiB', "
+               "huge='off')")
         one.do("kvshm.remove(a.name, force=True)")
         assert not [t for _, t in one.get("log") if "pages" in t]
 
