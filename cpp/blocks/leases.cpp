@@ -7,13 +7,13 @@ namespace kvshm {
 
 bool LeaseEntry::reserve(std::uint32_t n) {
   if (n <= capacity) return true;
-  std::uint32_t want = capacity ? capacity : 16;
+  std::uint64_t want = capacity ? capacity : 16;
   while (want < n) want *= 2;
   std::uint32_t* p = new (std::nothrow) std::uint32_t[want];
   if (!p) return false;
   for (std::uint32_t i = 0; i < count; i++) p[i] = ids[i];
   ids.reset(p);
-  capacity = want;
+  capacity = std::uint32_t(want < UINT32_MAX ? want : UINT32_MAX);
   return true;
 }
 
