@@ -2,6 +2,7 @@
 """`kvshm list`, `stat` and `rm` on everything that can lie under an arena's name."""
 import json
 import os
+import shutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,16 @@ def test_list_looks_into_other_directories(arena_name: str, tmp_path: Path) -> N
     assert arena_name not in rows(kvshm_cli("list").out)
     out = kvshm_cli("list", "--dir", tmp_path).out
     assert rows(out)[arena_name][3:] == ["4 x 0 B", "0", "idle", "1"]
+
+
+@pytest.mark.parametrize("mode, wide", [(0o600, False), (0o660, False), (0o640, True),
+                                        (0o666, True), (0o604, True)])
+def test_wide_modes_are_warned_of(arena: Any, mode: int, wide: bool) -> None:
+    os.chmod(arena.path, mode)
+    for verb in (["list"], ["stat", arena.name], ["list", "--json"]):
+        done = kvshm_cli(*verb)
+        assert (f"{arena.name}: mode {mode:04o} lets other users in" in done.err) == wide
+        assert done.code == 0
 
 
 def test_stat_as_golden_text(arena: Any) -> None:
@@ -358,3 +369,23 @@ def test_examples_in_the_documentation_are_valid(documents: Any) -> None:
         jsonschema.validate(example, documents)
         kinds.add(example["kind"])
     assert kinds == {"list", "stat", "interval", "verify", "reap", "rm"}
+
+
+def test_list_survives_an_object_that_is_cut_short(source: Path, tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut after it was judged sound: a mapping would die of SIGBUS."""
+    from kvshm.tools.cli import arenas
+
+    copy = tmp_path / source.name
+    shutil.copyfile(source, copy)
+    look_up = arenas.look_up
+
+    def cut_after(name: str, folder: str | None) -> Any:
+        found = look_up(name, folder)
+        if folder:
+            os.truncate(copy, 4096)
+        return found
+    monkeypatch.setattr(arenas, "look_up", cut_after)
+    done = kvshm_cli("list", "--json", "--dir", tmp_path)
+    one, = [a for a in done.json["arenas"] if a["path"] == str(copy)]
+    assert one["state"] == "damaged" and "cut short" in one["detail"]

@@ -7,8 +7,11 @@ import os
 from typing import Any
 
 from ..inspector import objects
+from ..inspector.glance import Cut, glance
+from ..inspector.layout import Geometry
 from . import arenas, text
 from .failures import FINE, Failure
+from .rights import warn_if_wide
 
 HEAD = ["NAME", "SIZE", "USED", "BLOCKS", "PROCS", "STATE", "LAYOUT"]
 
@@ -21,6 +24,8 @@ def run(args: argparse.Namespace) -> int:
                 found.append(describe(name, folder))
             except FileNotFoundError:
                 continue  # removed since the directory was read
+            if folder is None or found[-1]["processes_alive"]:  # else a copy, or nobody's
+                warn_if_wide(name, found[-1]["path"], int(found[-1]["mode"], 8))
     if args.json:
         text.print_json(text.document("list", arenas=found))
     elif not args.quiet:
@@ -48,29 +53,21 @@ def describe(name: str, folder: str | None) -> dict[str, Any]:
     one.update(state=verdict.kind, detail=verdict.why, layout_version=verdict.version or None)
     if fd is None:
         return one
-    if verdict.kind != objects.GOOD:
+    try:
+        if verdict.geometry is not None and verdict.kind == objects.GOOD:
+            one.update(_figures(fd, verdict.geometry))
+    except Cut as e:
+        one.update(state=objects.DAMAGED, detail=str(e))
+    finally:
         os.close(fd)
-        return one
-    from ..inspector.view import View
-
-    with View(fd, name, folder, verdict) as view:
-        one.update(_figures(view))
     return one
 
 
-def _figures(view: Any) -> dict[str, Any]:
-    import numpy as np
-
-    from ..inspector import layout
-    from ..inspector.view import state_of
-
-    g, lives = view.geometry, view.live_slots()
-    free = int(np.count_nonzero(state_of(view.words()) == layout.FREE))
-    alive = sum(lives)
-    dead = sum(bool(used) and not lives[slot] for slot, used in enumerate(view.slots["used"]))
-    state = f"{dead} dead" if dead else "healthy" if alive else "idle"
+def _figures(fd: int, g: Geometry) -> dict[str, Any]:
+    free, alive, dead = glance(fd, g)
     used = g.blocks - free
-    return dict(state=state, block_bytes=g.block_bytes, blocks_total=g.blocks, blocks_free=free,
+    return dict(state=f"{dead} dead" if dead else "healthy" if alive else "idle",
+                block_bytes=g.block_bytes, blocks_total=g.blocks, blocks_free=free,
                 used_blocks=used, used_bytes=used * g.block_bytes, processes_alive=alive,
                 processes_dead=dead)
 

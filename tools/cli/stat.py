@@ -15,6 +15,7 @@ from ..inspector.view import View
 from . import text
 from .arenas import open_view
 from .failures import FINE, USAGE, Failure
+from .rights import warn_if_wide
 
 LEASES_SHOWN = 20
 
@@ -28,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
 
             return follow(view, args.interval, args.count, args.json)
         found = describe(view)
+        if args.dir is None or found["processes"]:
+            warn_if_wide(view.name, view.path, int(found["arena"]["mode"], 8))
         if args.json:
             text.print_json(found)
         elif not args.quiet:
