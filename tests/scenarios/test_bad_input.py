@@ -196,7 +196,7 @@ def test_ids_out_of_range(arena, number):
 
 
 @pytest.mark.parametrize("handle", [(), (1,), (1, 2, 3), 5, None, "ab", (0, -1), (0, 2 ** 64),
-                                    ("a", "b"), object()], ids=str)
+                                    ("a", "b"), object], ids=str)
 def test_no_handles(arena, handle):
     for call in (arena.upgrade, lambda h: arena.wait(h, 0.01), lambda h: arena.set_priority(h, 1)):
         raises(kvshm.InvalidArgument, lambda: call(handle), "handle")
