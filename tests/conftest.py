@@ -17,6 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help="tests/scenarios with all the rounds that the scenarios ask for (hours)")
 
 
+@pytest.hookimpl(tryfirst=True)    # before xdist's own, which reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What tools/test -n 2 may run beside the other tests: models, row by row, and the builds of
     packaging. The others stay in one process and in their order: they mount, fill memory, wait."""
