@@ -15,6 +15,8 @@ from . import (machine, p1_lookup, p2_match, p3_copy, p4_insert, p6_attach, p8_r
 from .bench import QUICK, Bench, Scale
 from .mounts import mounted
 from .native import BenchError
+from .peers import measure, table
+from .peers.catalog import PEERS
 from .progress import Progress
 from .rows import Row, Target
 
@@ -31,6 +33,11 @@ MEASURES: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = args.run
+    return run(args)
+
+
+def _micro(args: argparse.Namespace) -> int:
     wanted = args.only or list(MEASURES)
     scale = QUICK if args.quick else Scale()
     if args.blocks:
@@ -59,6 +66,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(target.holds is False for target in targets))
 
 
+def _peers(args: argparse.Namespace) -> int:
+    wanted = args.only or list(PEERS)
+    scale = measure.QUICK if args.quick else measure.Scale()
+    if args.rounds:
+        scale = replace(scale, rounds=args.rounds)
+    progress = Progress([f"{block} tokens a block" for block in scale.blocks])
+    try:
+        result = measure.measure(wanted, scale, progress)
+    finally:
+        progress.close()
+    about = machine.facts(args.root)
+    options: dict[str, Any] = asdict(scale) | {"quick": args.quick}
+    print(table.document(about, options, wanted, scale, result) if args.json else
+          table.table(about, wanted, scale, result))
+    missing = any(cell.value is None and cell.source in PEERS[cell.peer].sources
+                  for cell in result.cells)
+    return 2 if missing else 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tools/bench", description="What kvshm costs, beside its references in one run.")
@@ -76,10 +102,31 @@ def _parser() -> argparse.ArgumentParser:
                             "as many")
     micro.add_argument("--rounds", type=_rounds, metavar="N",
                        help="samples of each figure, in place of 10")
-    for hidden in (micro,):
-        hidden.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
-        hidden.add_argument("--root", type=Path, help=argparse.SUPPRESS)
+    micro.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
+    peers = commands.add_parser(
+        "peers", help="a look-up beside LMCache, Mooncake and Redis",
+        description="Look-up + pin of a prompt from keys, the engine's block hashes and token "
+                    "ids, beside other caches. Each is installed, once, in an environment of its "
+                    "own in the user's cache folder. Exit status: 0, or 2 if one of them could "
+                    "not be had or measured; why stands in the table.")
+    peers.add_argument("--json", action="store_true", help="one JSON document in place of tables")
+    peers.add_argument("--only", type=_peer_names, metavar=",".join(PEERS),
+                       help="these only, and kvshm")
+    peers.add_argument("--quick", action="store_true",
+                       help="small prompts and few rounds: shows that it works")
+    peers.add_argument("--rounds", type=_rounds, metavar="N",
+                       help="samples of each figure, in place of 9")
+    for one, run in ((micro, _micro), (peers, _peers)):
+        one.add_argument("--root", type=Path, help=argparse.SUPPRESS)
+        one.set_defaults(run=run)
     return parser
+
+
+def _peer_names(text: str) -> list[str]:
+    try:
+        return measure.names(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(str(e)) from None
 
 
 def _names(text: str) -> list[str]:

@@ -7,8 +7,8 @@ import json
 import select
 import subprocess
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import IO, Any
 
 READY_SECONDS = 300.0  # 10 million blocks on a busy machine
 ROUND_SECONDS = 60.0
@@ -23,10 +23,12 @@ class BenchError(Exception):
 class Role:
     """A measuring process. Ends with its input: close(), or our own end."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], stderr: IO[bytes] | None = None,
+                 env: Mapping[str, str] | None = None) -> None:
         self._name = " ".join(command[-3:])
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env,
+            text=True)
         self._facts: Facts | None = None
 
     @property
