@@ -7,6 +7,7 @@ and in every process (docs/keys.md has the definition and test vectors).
 """
 cimport cython
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from kvshm.ckvshm cimport (KVSHM_EXTRA_ADAPTER, KVSHM_EXTRA_GROUP, KVSHM_EXTRA_MEDIA,
@@ -268,7 +269,9 @@ cdef Tokens as_tokens(object tokens):
     cdef Bytes source, room
     cdef Py_ssize_t n, bad
     cdef char kind
-    array = np.asarray(tokens)
+    array = _plain(tokens) if type(tokens) is list else None
+    if array is None:
+        array = np.asarray(tokens)
     if array.size == 0:
         array = np.empty(0, np.uint32)
     elif array.dtype.kind not in "iu":
@@ -309,6 +312,30 @@ cdef Tokens as_tokens(object tokens):
     out.ptr = <const uint32_t *>out.view.buf
     out.n = array.size
     return out
+
+
+cdef object _plain(list tokens):
+    """Ids as engines hold them, in a quarter of numpy's time. None if one of them is no plain
+    number or out of range: the long way then says which."""
+    cdef Py_ssize_t i = 0, n = len(tokens)
+    cdef Bytes room
+    cdef uint32_t *to
+    cdef long long value
+    cdef int overflow = 0
+    if n == 0:
+        return None
+    out = np.empty(n, np.uint32)
+    room = as_bytes(out, True)
+    to = <uint32_t *>room.ptr
+    for token in tokens:
+        if i == n or not PyLong_CheckExact(token):  # another thread may have made it longer
+            return None
+        value = PyLong_AsLongLongAndOverflow(token, &overflow)
+        if overflow or value >> 32:
+            return None
+        to[i] = <uint32_t>value
+        i += 1
+    return out if i == n else None
 
 
 def _integers(array):
