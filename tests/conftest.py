@@ -2,12 +2,10 @@
 """Fixtures for every test: arena names of its own, their removal, and second processes."""
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from support import PREFIX, Worker, remove_leftovers, remove_stale
-
-TESTS = Path(__file__).resolve().parent
 
 _counter = itertools.count()
 
@@ -17,15 +15,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help="tests/scenarios with all the rounds that the scenarios ask for (hours)")
 
 
-@pytest.hookimpl(tryfirst=True)    # before xdist's own, which reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What tools/test -n 2 may run beside the other tests: models, row by row, and the builds of
-    packaging. The others stay in one process and in their order: they mount, fill memory, wait."""
-    for item in items:
-        folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
-        if folder != "model":
-            group = folder if folder == "packaging" else "one after the other"
-            item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests tools/test -n 2 runs side by side."""
+    from support.scheduling import FolderScheduling
+
+    return FolderScheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
