@@ -176,7 +176,10 @@ def test_blocks_that_another_engine_gives_up_are_computed(site):
     answer = ask(waiting, tokens)
     assert answer.reused == []
     assert same(answer, ask(waiting, tokens, reuse=False))
-    assert site.quiet().registered_total == 4
+    stats = site.quiet()
+    # The first block may be given up while the others are still announced: what is then computed
+    # beside them is a duplicate without primary.
+    assert stats.registered_total + stats.duplicates_total == 4
 
 
 def test_waiting_has_a_limit(site):
