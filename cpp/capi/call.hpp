@@ -88,4 +88,10 @@ inline int misuse(Arena& a, int rc) {  // counted, so that a leak of discipline 
   return rc;
 }
 
+// Every entry that takes a handle: 0, or -EINVAL with a text.
+inline int check_handle(const Arena& a, kvshm_handle h) {
+  if (a.in_range(h.id) && h.seq) return 0;
+  return fail(-EINVAL, "block %u out of range (%u blocks), or no life number", h.id, a.nblocks);
+}
+
 }  // namespace kvshm

@@ -16,13 +16,6 @@ int check_keys(const kvshm_key* keys, std::uint32_t n) {
   return 0;
 }
 
-int in_range(Arena& a, kvshm_handle h) {
-  return a.in_range(h.id) && h.seq
-             ? 0
-             : fail(-EINVAL, "block %u out of range (%u blocks), or no life number", h.id,
-                    a.nblocks);
-}
-
 }  // namespace
 
 extern "C" {
@@ -51,28 +44,28 @@ int kvshm_allocate(kvshm_arena* h, uint32_t n, const kvshm_key* keys,
 int kvshm_fill_join(kvshm_arena* h, kvshm_handle b) {
   Call call(h);
   if (call.rc()) return call.rc();
-  if (int rc = in_range(*call, b)) return rc;
+  if (int rc = check_handle(*call, b)) return rc;
   return join_fill(*call, b.id, b.seq);
 }
 
 int kvshm_fill_begin(kvshm_arena* h, kvshm_handle b, uint32_t part) {
   Call call(h);
   if (call.rc()) return call.rc();
-  if (int rc = in_range(*call, b)) return rc;
+  if (int rc = check_handle(*call, b)) return rc;
   return misuse(*call, begin_part(*call, b, part));
 }
 
 int kvshm_fill_arrive(kvshm_arena* h, kvshm_handle b, uint32_t part) {
   Call call(h);
   if (call.rc()) return call.rc();
-  if (int rc = in_range(*call, b)) return rc;
+  if (int rc = check_handle(*call, b)) return rc;
   return misuse(*call, arrive_part(*call, b, part));
 }
 
 int kvshm_publish(kvshm_arena* h, kvshm_handle b) {
   Call call(h);
   if (call.rc()) return call.rc();
-  if (int rc = in_range(*call, b)) return rc;
+  if (int rc = check_handle(*call, b)) return rc;
   return misuse(*call, publish(*call, b));
 }
 
@@ -88,7 +81,7 @@ int64_t kvshm_register(kvshm_arena* h, const kvshm_handle* b, uint32_t n, const 
   kvshm_handle before = {0, KVSHM_NONE, 0}, held = before;  // the last block, and what it became
   for (uint32_t i = 0; i < n; i++) {
     const kvshm_handle mine = b[i];
-    int rc = in_range(a, mine);
+    int rc = check_handle(a, mine);
     if (rc) return i ? int64_t(i) : rc;
     Hot& hot = a.hot[mine.id];
     const Key own = hot.load_key();
@@ -124,7 +117,7 @@ int kvshm_abort(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
   int first = 0;
   Ticks ticks(*call, n);
   for (uint32_t i = n; i-- > 0;) {
-    int rc = in_range(*call, b[i]);
+    int rc = check_handle(*call, b[i]);
     if (!rc) {
       const bool ready = holds_ready(*call, b[i].id, b[i].seq);
       rc = ready || fills(*call, b[i].id, b[i].seq)

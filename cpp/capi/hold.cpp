@@ -11,12 +11,6 @@ using namespace kvshm;
 
 namespace {
 
-int in_range(Arena& a, kvshm_handle h) {
-  return a.in_range(h.id) && h.seq
-             ? 0
-             : fail(-EINVAL, "block %u out of range (%u blocks)", h.id, a.nblocks);
-}
-
 void count_one(Arena& a, Take how, bool touch) {
   a.count(kStat_lookups_total);
   a.count(how == Take::kHeld      ? kStat_hits_total
@@ -49,7 +43,7 @@ int kvshm_acquire(kvshm_arena* h, const uint8_t key[16], uint32_t flags, kvshm_h
 int kvshm_upgrade(kvshm_arena* h, kvshm_handle b, uint32_t flags) {
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
-  if (int rc = in_range(*call, b)) return rc;
+  if (int rc = check_handle(*call, b)) return rc;
   // One more hold of what is held: readers go on in a removed arena until they release.
   if (call->sb->dead.load(std::memory_order_relaxed) && !holds_ready(*call, b.id, b.seq))
     return stale(*call);
@@ -64,7 +58,7 @@ int kvshm_drop(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
   int first = 0;
   Ticks ticks(a, n);
   for (uint32_t i = n; i-- > 0;) {  // tail first: the head of a chain stays the youngest
-    int rc = in_range(a, b[i]);
+    int rc = check_handle(a, b[i]);
     if (!rc && !holds_ready(a, b[i].id, b[i].seq))
       rc = fills(a, b[i].id, b[i].seq) ? -KVSHM_ESTATE : -KVSHM_ENOTMINE;
     if (!rc) rc = release_hold(a, b[i].id, ticks);
@@ -84,14 +78,14 @@ int kvshm_handle_of(kvshm_arena* h, uint32_t id, kvshm_handle* out) {
 int kvshm_set_no_cache(kvshm_arena* h, kvshm_handle b, int on) {
   Call call(h);
   if (call.rc()) return call.rc();
-  if (int rc = in_range(*call, b)) return rc;
+  if (int rc = check_handle(*call, b)) return rc;
   return misuse(*call, set_no_cache(*call, b, on != 0));
 }
 
 int kvshm_set_priority(kvshm_arena* h, kvshm_handle b, uint32_t priority) {
   Call call(h);
   if (call.rc()) return call.rc();
-  if (int rc = in_range(*call, b)) return rc;
+  if (int rc = check_handle(*call, b)) return rc;
   if (priority > 100) return fail(-EINVAL, "priority %u: wanted 0-100", priority);
   Arena& a = *call;
   if (!holds_ready(a, b.id, b.seq) && !fills(a, b.id, b.seq)) return misuse(a, -KVSHM_ENOTMINE);
@@ -102,7 +96,7 @@ int kvshm_set_priority(kvshm_arena* h, kvshm_handle b, uint32_t priority) {
 int kvshm_wait(kvshm_arena* h, kvshm_handle b, uint32_t timeout_ms) {
   Call call(h);
   if (call.rc()) return call.rc();
-  if (int rc = in_range(*call, b)) return rc;
+  if (int rc = check_handle(*call, b)) return rc;
   return wait_fill(*call, b, timeout_ms);
 }
 

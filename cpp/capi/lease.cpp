@@ -12,8 +12,6 @@ using namespace kvshm;
 
 namespace {
 
-bool valid(Arena& a, kvshm_handle h) { return a.in_range(h.id) && h.seq; }
-
 int lease_of(Arena& a, const kvshm_handle* h, std::uint32_t n, std::uint64_t tag,
              kvshm_lease* lease) {
   std::unique_ptr<std::uint32_t[]> ids(new (std::nothrow) std::uint32_t[n]);
@@ -57,7 +55,7 @@ int kvshm_lease_make(kvshm_arena* h, const kvshm_handle* b, uint32_t n, uint64_t
   if (call.rc()) return call.rc();
   if (!lease || !b || !n) return fail(-EINVAL, "a lease is made of at least one hold");
   for (std::uint32_t i = 0; i < n; i++) {
-    if (!valid(*call, b[i])) return fail(-EINVAL, "block %u out of range", b[i].id);
+    if (int rc = check_handle(*call, b[i])) return rc;
     if (!holds_ready(*call, b[i].id, b[i].seq)) return misuse(*call, -KVSHM_ENOTMINE);
   }
   return lease_of(*call, b, n, tag, lease);
@@ -68,7 +66,7 @@ int kvshm_pin(kvshm_arena* h, const kvshm_handle* b, uint32_t n, uint64_t tag, k
   if (call.rc()) return call.rc();
   if (!lease || !b || !n) return fail(-EINVAL, "a pin needs at least one block");
   for (std::uint32_t i = 0; i < n; i++)
-    if (!valid(*call, b[i])) return fail(-EINVAL, "block %u out of range", b[i].id);
+    if (int rc = check_handle(*call, b[i])) return rc;
   std::uint32_t got = 0;
   int rc = 0;
   while (got < n && (rc = upgrade(*call, b[got], false)) == 0) got++;
