@@ -9,19 +9,22 @@
 namespace kvshm {
 namespace {
 
-bool evict_one(Arena& a, std::uint32_t id) {
-  if (!claim_evictable(a, id, true)) return false;
+// EVICTING{me} -> FREE, counted.
+void remove_claimed(Arena& a, std::uint32_t id) {
   unlink_head(a, id);
   close_block(a, id);
   a.count(kStat_removed_total);
-  return true;
 }
 
 }  // namespace
 
 std::uint64_t evict_all(Arena& a) {
   std::uint64_t n = 0;
-  for (std::uint32_t id = 0; id < a.nblocks; id++) n += evict_one(a, id);
+  for (std::uint32_t id = 0; id < a.nblocks; id++) {
+    if (!claim_evictable(a, id, true)) continue;
+    remove_claimed(a, id);
+    n++;
+  }
   return n;
 }
 
@@ -40,9 +43,7 @@ bool evict_life(Arena& a, kvshm_handle b) {
     give_back_victim(a, b.id);
     return false;
   }
-  unlink_head(a, b.id);
-  close_block(a, b.id);
-  a.count(kStat_removed_total);
+  remove_claimed(a, b.id);
   return true;
 }
 
