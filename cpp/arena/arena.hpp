@@ -86,6 +86,7 @@ struct Arena {
     const std::uint32_t r = id / kRegionBlocks;
     auto& w = my_regions[r / 64];
     const std::uint64_t bit = std::uint64_t{1} << (r % 64);
+    // M:slots.4
     if (!(w.load(std::memory_order_relaxed) & bit)) w.fetch_or(bit, std::memory_order_seq_cst);
   }
   ~Arena();

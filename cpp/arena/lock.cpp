@@ -43,6 +43,7 @@ File& File::operator=(File&& o) noexcept {
 }
 
 void File::reset(int fd) {
+  // M:slots.10
   if (fd_ >= 0) close(fd_);
   fd_ = fd;
 }

@@ -62,6 +62,7 @@ void write_identity(Arena& a, const char* label) {
 
 // Both ways in which a dead slot may still be waiting for a device.
 bool device_done(int fd, unsigned slot, const SlotRecord& r) {
+  // M:slots.2 M:fill.22
   if (byte_locked(fd, device_byte(slot)) != 0) return false;
   const std::uint64_t until = r.drain_until.load(std::memory_order_acquire);
   return !until || std::uint64_t(boottime_ms()) >= until;
@@ -122,6 +123,7 @@ int claim_slot(Arena& a, const char* label) {
   File f(open_object(a, O_RDWR));
   if (!f) return -ESTALE;
   for (unsigned s = 0; s < kSlots; s++) {
+    // M:slots.1 M:life.2
     int rc = lock_byte(f.get(), true, life_byte(s));
     if (rc == -EAGAIN) continue;
     if (rc)
@@ -132,7 +134,9 @@ int claim_slot(Arena& a, const char* label) {
     if (r.used.load(std::memory_order_acquire)) start_drain(r);
     const bool done = device_done(f.get(), s, r);
     KVSHM_STEP("slot.locked");
+    // M:slots.3
     const ReapCounts c = scrub_slot(a, s, done);
+    // M:slots.2 M:fill.22
     if (!done || !c.clean) {
       unlock_byte(f.get(), life_byte(s));
       continue;
@@ -178,11 +182,13 @@ int reap_dead(Arena& a, kvshm_reap_report* report) {
     if (byte_locked(f.get(), life_byte(s)) != 0) continue;
     // A description of its own for each reap: it never conflicts with itself.
     File own(open_object(a, O_RDWR));
+    // M:slots.8 M:life.3
     if (!own || lock_byte(own.get(), true, life_byte(s)) != 0) continue;
     if (!r.used.load(std::memory_order_acquire)) continue;
     KVSHM_STEP("reap.locked");
     start_drain(r);
     const bool done = device_done(own.get(), s, r);
+    // M:slots.9
     const ReapCounts c = scrub_slot(a, s, done);
     if (report) {
       report->slots_dead++;
@@ -220,14 +226,17 @@ ReapCounts scrub_slot(Arena& a, unsigned slot, bool device_free) {
           reap_block(a, std::uint32_t(id), slot, device_free, &here);
         } else if (state(w) == kFree &&
                    !(a.free_map[id / 64].load(std::memory_order_relaxed) >> (id % 64) & 1)) {
+          // M:freemap.7
           mark_free(a, std::uint32_t(id));  // who died between hint and claim left it missing
         }
       }
+      // M:freemap.8
       summarize(a, region);
       total.holds += here.holds;
       total.fills += here.fills;
       total.evictions += here.evictions;
       if (here.clean)
+        // M:freemap.9
         regions[word].fetch_and(~bit, std::memory_order_seq_cst);
       else
         total.clean = false;

@@ -80,6 +80,7 @@ void age(Arena& a, std::uint32_t evicted) {
 void prepare(Arena& a, std::uint32_t id, const FillSpec& spec) {
   Hot& h = a.hot[id];
   Cold& c = a.cold[id];
+  // M:fill.4
   c.parts.store(0, std::memory_order_relaxed);
   c.nparts.store(std::uint8_t(spec.parts), std::memory_order_relaxed);
   c.primary.store(kNone, std::memory_order_relaxed);
@@ -103,8 +104,10 @@ void take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& sp
     if (i >= c.free) {
       remember(evicted, h.load_key());
       unlink_head(a, ids[i]);
+      // M:aon.8
       end_life(a, ids[i]);
       prepare(a, ids[i], spec);
+      // M:fill.3 M:core.8 M:index.8 M:aon.9
       h.word.store(make_word(h.seq.load(std::memory_order_relaxed), kFilling, a.me),
                    std::memory_order_release);
       KVSHM_STEP("alloc.reused");
@@ -124,9 +127,12 @@ int claim_all(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* id
   if (c->free + c->victims == n) return 0;
   bool promised = c->victims && !c->exhausted;  // the policy chose more than it could claim
   unclaim(a, *c, ids);
+  // M:aon.6
   reap_dead(a, nullptr);
   File f(open_object(a, O_RDWR));
+  // M:aon.5
   const bool locked = f && lock_byte_until(f.get(), true, kAllocationByte, now_ms() + 50) == 0;
+  // M:aon.7
   *c = claim(a, n, spec, ids);
   const bool all = c->free + c->victims == n;
   if (!all) {
@@ -146,12 +152,15 @@ int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t
   const std::int64_t deadline = now_ms() + spec.timeout_ms;
   auto& space = a.sb->space;
   for (;;) {
+    // M:wait.1
     const std::uint32_t f = space.fetch_or(1, std::memory_order_seq_cst) | 1;
+    // M:wait.2 M:wait.4
     rc = claim_all(a, n, spec, ids, c);
     if (rc != -KVSHM_ENOSPACE) return rc;
     if (a.sb->dead.load(std::memory_order_relaxed)) return -ESTALE;
     const std::int64_t left = deadline - now_ms();
     if (left <= 0) return -ETIMEDOUT;
+    // M:wait.3
     futex_wait(&space, f, left < 50 ? unsigned(left) : 50);
   }
 }
@@ -164,9 +173,11 @@ std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
   // One inserter a life, claimed before the entry can be seen: whoever finds it and joins could
   // register meanwhile. A member may publish once ANNOUNCED is set, never while it is tentative.
   flags.fetch_or(kInserting, std::memory_order_acq_rel);
+  // M:index.10 M:core.11
   const Insert done = insert_if_absent(a, id, key, &other);
   KVSHM_STEP("announce.inserted");
   if (done == Insert::kDone) {
+    // M:tentative.3
     flags.fetch_or(kAnnounced, std::memory_order_release);
     return KVSHM_ST_ANNOUNCED;
   }
@@ -192,12 +203,14 @@ int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& s
   std::uint32_t up = spec.parent.seq ? spec.parent.id : kNone;
   for (std::uint32_t i = 0; i < n; i++) {
     Hot& h = a.hot[ids[i]];
+    // M:fill.5 M:counts.3
     out[i] = {h.seq.load(std::memory_order_relaxed), ids[i], 0};
     if (status) status[i] = KVSHM_ST_NONE;
     h.parent.store(up, std::memory_order_relaxed);  // linked at register
     up = spec.flags & KVSHM_UNCHAINED ? kNone : ids[i];
     if (!keys) continue;
     const Key key = Key::load(keys[i]);
+    // M:core.9 M:index.9 M:pending.2
     h.store_key(key);
     KVSHM_STEP("alloc.keyed");
     if (spec.flags & KVSHM_QUIET) continue;

@@ -7,11 +7,14 @@ namespace kvshm {
 
 void end_life(Arena& a, std::uint32_t id) {
   Hot& h = a.hot[id];
+  // M:core.6 M:index.6
   erase_entries(a, id, h.load_key());
   KVSHM_STEP("close.erased");
+  // M:core.7 M:index.7 M:pending.3
   h.store_key({});
   KVSHM_STEP("close.unkeyed");
   // release: who reads the new seq sees key 0 or the next life's key, never the old one
+  // M:fill.3 M:fill.17 M:pending.3
   h.seq.store(h.seq.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   KVSHM_STEP("close.seq");
 }
@@ -19,9 +22,11 @@ void end_life(Arena& a, std::uint32_t id) {
 void close_block(Arena& a, std::uint32_t id) {
   Hot& h = a.hot[id];
   end_life(a, id);
+  // M:fill.18 M:core.14 M:freemap.5
   h.word.store(make_word(h.seq.load(std::memory_order_relaxed), kFree, 0),
                std::memory_order_release);
   KVSHM_STEP("close.free");
+  // M:freemap.5
   mark_free(a, id);
   wake_fill(a, id);
   wake_space(a);
@@ -50,18 +55,26 @@ void summarize(Arena& a, std::uint32_t region) {
 void wake_fill(Arena& a, std::uint32_t id) {
   auto& fut = a.hot[id].fut;
   // A waiter sets bit 0, looks once more at the word, then sleeps: it sees our store or we its bit.
+  // M:wait.6
   if (!(fut.load(std::memory_order_seq_cst) & 1)) return;
+  // M:wait.7
   fut.fetch_add(2, std::memory_order_seq_cst);
+  // M:wait.8
   fut.fetch_and(~1u, std::memory_order_seq_cst);
+  // M:wait.9
   futex_wake_all(&fut);
 }
 
 void wake_space(Arena& a) {
   auto& space = a.sb->space;
   // A waiter sets bit 0, tries again, then sleeps: it sees our block or we see its bit.
+  // M:wait.6
   if (!(space.load(std::memory_order_seq_cst) & 1)) return;
+  // M:wait.7
   space.fetch_add(2, std::memory_order_seq_cst);
+  // M:wait.8
   space.fetch_and(~1u, std::memory_order_seq_cst);
+  // M:wait.9
   futex_wake_all(&space);
 }
 

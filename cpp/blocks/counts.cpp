@@ -55,6 +55,7 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
     if (others || s == kReady) {
       if (!others) h.stamp.store(ticks.next(), std::memory_order_relaxed);
       // release: my reads of the payload are over before somebody may evict the block
+      // M:fill.15 M:fill.16 M:core.4 M:core.13 M:word.2 M:index.25 M:wait.5
       if (!h.word.compare_exchange_weak(w, with_holders(w, others), std::memory_order_acq_rel,
                                         std::memory_order_acquire))
         continue;
@@ -67,6 +68,7 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
       }
       return 0;
     }
+    // M:fill.16 M:index.25
     if (!h.word.compare_exchange_weak(w, with_state(w, kEvicting), std::memory_order_acq_rel,
                                       std::memory_order_acquire))
       continue;
@@ -81,6 +83,7 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
 void late_no_cache(Hot& h) {
   if (!(h.flags.load(std::memory_order_seq_cst) & kLastWanted)) return;
   word_t w = h.word.load(std::memory_order_relaxed);
+  // M:dup.12
   while (is_ready(w) &&
          !h.word.compare_exchange_weak(w, with_state(w, kReadyLast), std::memory_order_acq_rel)) {
   }
@@ -103,11 +106,13 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
       continue;
     }
     if ((v & kCount) && !(v & kF)) {  // C2
+      // M:counts.10
       if (c.compare_exchange_weak(v, v + 1, std::memory_order_acquire)) return Take::kHeld;
       continue;
     }
     if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acquire)) continue;
     if (v & kCount) {  // my process takes part in the fill: is it READY by now?
+      // M:counts.11
       const bool ready = is_ready(h.word.load(std::memory_order_acquire));
       settle(a, c, ready ? (v & kCount) + 1 : v);
       return ready ? Take::kHeld : Take::kPending;
@@ -118,6 +123,7 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
       KVSHM_STEP("take.before");
       const word_t to = (touch ? touched(w) : w) | a.me;
       // acquire: pairs with the release of publish; the payload and the key are read after it
+      // M:fill.14 M:core.2 M:index.2 M:word.1 M:counts.12 M:slots.5
       if (h.word.compare_exchange_weak(w, to, std::memory_order_acq_rel,
                                        std::memory_order_acquire)) {
         settle(a, c, 1);
@@ -139,8 +145,10 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
       continue;
     }
     if ((v & kCount) && !(v & kF)) return -ENOENT;  // READY: upgrade instead
+    // M:counts.4
     if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acquire)) continue;
     if (v & kCount) {
+      // M:counts.5
       const bool ok = state(h.word.load(std::memory_order_acquire)) == kFilling &&
                       h.seq.load(std::memory_order_relaxed) == seq;
       settle(a, c, ok ? v + 1 : v);
@@ -148,11 +156,14 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
     }
     a.enter_region(id);
     word_t w = h.word.load(std::memory_order_acquire);
+    // M:counts.6
     while (state(w) == kFilling && holders(w) && !(w & a.me)) {  // C4
       KVSHM_STEP("join.before");
+      // M:fill.6 M:pending.6 M:counts.6 M:slots.5
       if (!h.word.compare_exchange_weak(w, w | a.me, std::memory_order_acq_rel,
                                         std::memory_order_acquire))
         continue;
+      // M:fill.7 M:pending.7 M:counts.7
       if (h.seq.load(std::memory_order_relaxed) == seq) {
         settle(a, c, 1 | kF);
         return 0;
@@ -170,6 +181,7 @@ void enter_fill(Arena& a, std::uint32_t id) {
   Cell& c = a.counts[id];
   std::uint32_t v = 0;
   // Only a transition that is bound to fail (it meets my FILLING word) can be in the way.
+  // M:counts.2
   while (!c.compare_exchange_weak(v, 1 | kF, std::memory_order_acq_rel)) {
     if (v & kT) wait_settled(a, c);
     v = 0;
@@ -188,6 +200,7 @@ int give_back(Arena& a, std::uint32_t id, Ticks& ticks) {
     }
     if (!(v & kCount)) return -KVSHM_ENOTMINE;
     if ((v & kCount) > 1) {
+      // M:counts.14
       if (!c.compare_exchange_weak(v, v - 1, std::memory_order_release)) continue;
       if (was_last) a.count(kStat_revived_total);
       ticks.released++;
@@ -195,8 +208,11 @@ int give_back(Arena& a, std::uint32_t id, Ticks& ticks) {
     }
     was_last = true;
     KVSHM_STEP("drop.last");  // semantics 26, 27: a look-up may revive the block right here
+    // M:counts.14
     if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acq_rel)) continue;
+    // M:counts.15
     const int rc = leave_word(a, id, ticks);
+    // M:counts.15
     settle(a, c, 0);
     return rc;
   }
@@ -219,20 +235,24 @@ Published publish_fill(Arena& a, std::uint32_t id, bool last, std::uint32_t prim
     }
     if (!(v & kCount)) return Published::kNotMine;
     if (!(v & kF)) return Published::kBefore;  // a thread of mine saw it READY
+    // M:counts.8
     if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acquire)) continue;
     word_t w = h.word.load(std::memory_order_acquire);
     bool mine = false, alone = false;
     while (!mine && state(w) == kFilling && (w & a.me)) {
       alone = holders(w) == a.me && (v & kCount) == 1;
+      // M:dup.3 M:index.11
       a.cold[id].primary.store(alone ? primary : kNone, std::memory_order_relaxed);
       KVSHM_STEP("publish.before");
       // release: payload, key, flags and primary before READY; pairs with the acquire of take_ready
+      // M:fill.13 M:core.12 M:index.12 M:dup.4 M:aon.10 M:wait.5
       mine = h.word.compare_exchange_weak(w, with_state(w, last ? kReadyLast : kReady),
                                           std::memory_order_acq_rel, std::memory_order_acquire);
     }
     // NO_CACHE asked for while this publish was under way: still held, so the word can be changed.
     if (mine && !last) late_no_cache(h);
     const bool ready = mine || (is_ready(w) && (w & a.me));
+    // M:counts.9
     settle(a, c, ready ? (v & kCount) : v);
     if (mine) wake_fill(a, id);
     if (mine) return alone ? Published::kByMeAlone : Published::kByMe;

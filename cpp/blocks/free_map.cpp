@@ -16,6 +16,7 @@ bool claim_one(Arena& a, std::uint32_t id) {
   word_t w = h.word.load(std::memory_order_relaxed);
   if (state(w) != kFree) return false;
   KVSHM_STEP("alloc.claim");
+  // M:fill.1 M:pending.1 M:aon.1 M:counts.1 M:freemap.4 M:slots.5
   return h.word.compare_exchange_strong(w, with_state(w, kFilling) | a.me,
                                         std::memory_order_acq_rel);
 }
@@ -24,8 +25,10 @@ bool claim_one(Arena& a, std::uint32_t id) {
 void summarize_empty(Arena& a, std::uint32_t region) {
   auto& s = a.summary[region / 64];
   const std::uint64_t bit = std::uint64_t{1} << (region % 64);
+  // M:freemap.6
   s.fetch_and(~bit, std::memory_order_seq_cst);
   KVSHM_STEP("free.unsummarized");
+  // M:freemap.6
   summarize(a, region);
 }
 
@@ -34,6 +37,7 @@ std::uint32_t claim_in_region(Arena& a, std::uint32_t region, std::uint32_t star
   std::uint32_t got = 0;
   bool empty = true;
   // Before the first bit goes: who dies after it leaves a hint missing that only scrub finds.
+  // M:freemap.2
   a.enter_region(region * kRegionBlocks);
   for (std::uint32_t i = 0; i < kRegionWords && got < n; i++) {
     const std::uint32_t at = region * kRegionWords + (start + i) % kRegionWords;
@@ -43,6 +47,7 @@ std::uint32_t claim_in_region(Arena& a, std::uint32_t region, std::uint32_t star
       const std::uint32_t id = at * 64 + std::uint32_t(std::countr_zero(bits));
       const std::uint64_t bit = bits & -bits;
       bits ^= bit;
+      // M:freemap.3
       if (!(map.fetch_and(~bit, std::memory_order_acq_rel) & bit)) continue;  // taken meanwhile
       KVSHM_STEP("alloc.unmapped");
       if (a.in_range(id) && claim_one(a, id)) {
@@ -65,6 +70,7 @@ std::uint32_t claim_free(Arena& a, std::uint32_t n, std::uint32_t* ids) {
   std::uint32_t got = 0;
   for (std::uint32_t i = 0; i < regions && got < n; i++) {
     const std::uint32_t r = (first + i) % regions;
+    // M:freemap.1
     const std::uint64_t s = a.summary[r / 64].load(std::memory_order_seq_cst);
     if (!(s >> (r % 64) & 1)) continue;
     const std::uint32_t start = i ? 0 : cursor % kRegionBlocks / 64;
@@ -82,6 +88,7 @@ void unclaim_free(Arena& a, std::uint32_t n, const std::uint32_t* ids) {
     for (;;) {
       const word_t others = holders(w) & ~a.me;
       const word_t to = others ? with_holders(w, others) : with_state(w, kEvicting);
+      // M:fill.16 M:aon.4
       if (!h.word.compare_exchange_weak(w, to, std::memory_order_acq_rel,
                                         std::memory_order_acquire))
         continue;

@@ -20,6 +20,7 @@ int set_no_cache(Arena& a, kvshm_handle b, bool on) {
   // Only while my bit is in it: READY_LAST without a holder would never be closed.
   while (is_ready(w) && (w & a.me)) {
     KVSHM_STEP("nocache.before");
+    // M:dup.12
     if (h.word.compare_exchange_weak(w, with_state(w, on ? kReadyLast : kReady),
                                      std::memory_order_acq_rel))
       return 0;

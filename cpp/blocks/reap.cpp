@@ -21,6 +21,7 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
     switch (state(w)) {
       case kReady:
         if (!others) stamp(a, h);
+        // M:fill.19 M:core.15 M:word.3
         if (!h.word.compare_exchange_weak(w, with_holders(w, others), std::memory_order_acq_rel,
                                           std::memory_order_acquire))
           continue;
@@ -28,27 +29,32 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
         if (!others) wake_space(a);
         return;
       case kReadyLast:
+        // M:core.15 M:dup.13
         if (!h.word.compare_exchange_weak(
                 w, others ? with_holders(w, others) : with_state(w, kEvicting),
                 std::memory_order_acq_rel, std::memory_order_acquire))
           continue;
         counts->holds++;
+        // M:core.16 M:index.29
         if (!others) close_block(a, id);
         return;
       case kFilling:
         // What only the dead hold must not block its key; a tentative entry has no owner any more.
         if (others) {
+          // M:tentative.4
           erase_tentative(a, id, h.load_key());
         } else {
           h.flags.fetch_or(kFailed, std::memory_order_release);  // waiters: nobody will publish it
           erase_entries(a, id, h.load_key());
         }
         KVSHM_STEP("reap.erased");
+        // M:fill.20
         if (!device_free) {  // a device may still write: the block stays as it is
           wake_fill(a, id);
           counts->clean = false;
           return;
         }
+        // M:fill.21 M:core.15 M:tentative.5
         if (!h.word.compare_exchange_weak(
                 w, others ? with_holders(w, others) : with_state(w, kEvicting),
                 std::memory_order_acq_rel, std::memory_order_acquire))
@@ -58,11 +64,13 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
         if (others)
           wake_fill(a, id);
         else
+          // M:core.16 M:index.29
           close_block(a, id);
         return;
       case kEvicting:  // half-way to FREE or to a new life: go on to FREE
         KVSHM_STEP("reap.evicting");
         counts->evictions++;
+        // M:core.16 M:index.29
         close_block(a, id);
         return;
       default:

@@ -20,6 +20,7 @@ int imply_parts(Arena& a, std::uint32_t id) {
   if (c.nparts.load(kRelaxed) == 1) {
     const std::uint64_t p = c.parts.load(kRelaxed);
     if ((p & begun_bit(0)) && !(p & arrived_bit(0))) return -KVSHM_EPART;  // begun, under way
+    // M:fill.8 M:fill.11
     c.parts.fetch_or(begun_bit(0) | arrived_bit(0), std::memory_order_release);
   }
   return all_arrived(a, id) ? 0 : -KVSHM_EPART;
@@ -44,8 +45,10 @@ Verdict enter_index(Arena& a, std::uint32_t id, Key key, int policy) {
     }
     KVSHM_STEP("register.exists");
     Hot& o = a.hot[other];
+    // M:index.19 M:dup.1
     switch (take_ready(a, other, false)) {
       case Take::kHeld:
+        // M:index.20 M:index.21 M:index.22 M:dup.2
         if (o.load_key() == key && !(o.flags.load(kRelaxed) & kDuplicate))
           return {policy == KVSHM_REJECT ? std::uint8_t(KVSHM_ST_PRESENT)
                                          : std::uint8_t(KVSHM_ST_DUPLICATE),
@@ -56,6 +59,7 @@ Verdict enter_index(Arena& a, std::uint32_t id, Key key, int policy) {
         // still our key: a duplicate without primary, whatever the policy
         if (o.load_key() == key) {
           a.count(kStat_dup_pending_total);
+          // M:index.23
           return {KVSHM_ST_DUPLICATE, kNone};
         }
         break;
@@ -64,6 +68,7 @@ Verdict enter_index(Arena& a, std::uint32_t id, Key key, int policy) {
         break;  // EVICTING or gone: once more, then private
     }
   }
+  // M:index.24
   return {};
 }
 
@@ -80,6 +85,7 @@ int begin_part(Arena& a, kvshm_handle h, std::uint32_t part) {
   Cold& c = a.cold[h.id];
   if (part >= c.nparts.load(kRelaxed)) return -EINVAL;
   // Begun once a life: who dies in a slice makes the fill unpublishable.
+  // M:fill.8
   const std::uint64_t before = c.parts.fetch_or(begun_bit(part), std::memory_order_acq_rel);
   return before & begun_bit(part) ? -KVSHM_EPART : 0;
 }
@@ -90,6 +96,7 @@ int arrive_part(Arena& a, kvshm_handle h, std::uint32_t part) {
   if (part >= c.nparts.load(kRelaxed)) return -EINVAL;
   if (!(c.parts.load(kRelaxed) & begun_bit(part))) return -KVSHM_EPART;
   // release: the slice's bytes before the bit; pairs with the acquire in all_arrived
+  // M:fill.11
   c.parts.fetch_or(arrived_bit(part), std::memory_order_release);
   return 0;
 }
@@ -98,6 +105,7 @@ bool all_arrived(const Arena& a, std::uint32_t id) {
   const Cold& c = a.cold[id];
   const std::uint32_t n = c.nparts.load(kRelaxed);
   const std::uint64_t want = ((std::uint64_t{1} << n) - 1) << 32;
+  // M:fill.12
   return n && (c.parts.load(std::memory_order_acquire) & want) == want;
 }
 
@@ -137,11 +145,14 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
     // One inserter a life: two members that register at once would make two entries.
     if (hot.flags.fetch_or(kInserting, std::memory_order_acq_rel) & kInserting)
       return -KVSHM_ESTATE;
+    // M:core.9 M:index.9 M:pending.2
     hot.store_key(key);
     KVSHM_STEP("register.keyed");
+    // M:core.11
     v = enter_index(a, h.id, key, policy);
     if (v.result == KVSHM_ST_PRESENT) {
       a.count(kStat_rejected_total);
+      // M:index.22
       give_back(a, h.id);
       touch_frequency(a, a.hot[v.primary]);
       *out = {a.hot[v.primary].seq.load(kRelaxed), v.primary, 0};
@@ -149,11 +160,13 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
       return 0;
     }
     // Fixed before publish: who holds the block afterwards goes by them.
+    // M:dup.3 M:index.11
     if (v.result == KVSHM_ST_DUPLICATE) hot.flags.fetch_or(kDuplicate, kRelaxed);
     if (v.result == KVSHM_ST_PRIVATE) hot.flags.fetch_or(kPrivate, kRelaxed);
   }
   if (v.result == KVSHM_ST_PRIMARY) link_child(a, h.id, hot.parent.load(kRelaxed));
   // FAILED: its entry was erased by a reaper before we joined.
+  // M:aon.10
   const bool last = v.result != KVSHM_ST_PRIMARY || (flags & (kLastWanted | kFailed));
   const Published p = publish_fill(a, h.id, last, v.primary);
   if (v.primary != kNone && p != Published::kByMeAlone) give_back(a, v.primary);
@@ -167,14 +180,18 @@ int release_hold(Arena& a, std::uint32_t id, Ticks& ticks) {
   const Hot& h = a.hot[id];
   // Fixed before publish and I hold it: flags and primary are of this life.
   const bool dup = h.flags.load(kRelaxed) & kDuplicate;
+  // M:index.26 M:dup.5
   const std::uint32_t primary = dup ? a.cold[id].primary.load(kRelaxed) : kNone;
+  // M:index.27 M:dup.6
   const int rc = give_back(a, id, ticks);
+  // M:index.28 M:dup.7
   if (rc == 0 && a.in_range(primary)) return give_back(a, primary, ticks);
   return rc;
 }
 
 int upgrade(Arena& a, kvshm_handle h, bool touch) {
   Hot& hot = a.hot[h.id];
+  // M:dup.8
   switch (take_ready(a, h.id, touch)) {
     case Take::kMiss:
       return -ENOENT;
@@ -183,6 +200,7 @@ int upgrade(Arena& a, kvshm_handle h, bool touch) {
     case Take::kHeld:
       break;
   }
+  // M:dup.9 M:counts.13
   if (hot.seq.load(kRelaxed) != h.seq) {
     give_back(a, h.id);
     return -ENOENT;
@@ -190,7 +208,9 @@ int upgrade(Arena& a, kvshm_handle h, bool touch) {
   if (hot.flags.load(kRelaxed) & kDuplicate) {
     const std::uint32_t primary = a.cold[h.id].primary.load(kRelaxed);
     if (a.in_range(primary)) {
+      // M:dup.10
       const bool held = take_ready(a, primary, touch) == Take::kHeld;
+      // M:dup.11
       if (!held || !(a.hot[primary].load_key() == hot.load_key())) {
         if (held) give_back(a, primary);
         give_back(a, h.id);

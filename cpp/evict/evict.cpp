@@ -102,6 +102,7 @@ bool claim_evictable(Arena& a, std::uint32_t id, bool any_priority) {
     return false;
   a.enter_region(id);
   KVSHM_STEP("evict.claim");
+  // M:fill.2 M:core.5 M:aon.2 M:word.4 M:slots.5
   return h.word.compare_exchange_strong(w, with_state(w, kEvicting) | a.me,
                                         std::memory_order_acq_rel);
 }
@@ -109,6 +110,7 @@ bool claim_evictable(Arena& a, std::uint32_t id, bool any_priority) {
 void give_back_victim(Arena& a, std::uint32_t id) {
   Hot& h = a.hot[id];
   const word_t w = h.word.load(kRelaxed);
+  // M:aon.3
   h.word.store(with_holders(with_state(w, kReady), 0), std::memory_order_release);
 }
 

@@ -37,6 +37,7 @@ unsigned place(Ways& w, std::uint64_t mine) {
     if (at == w.n) return w.n;
     std::uint64_t empty = 0;
     // seq_cst, as the rescan's loads: of two inserters at least one sees the other's entry
+    // M:index.13 M:tentative.1
     if (w.e[at]->compare_exchange_strong(empty, mine | entry::kTentative,
                                          std::memory_order_seq_cst))
       return at;
@@ -46,6 +47,7 @@ unsigned place(Ways& w, std::uint64_t mine) {
 
 void withdraw(Ways& w, unsigned at, std::uint64_t mine) {
   std::uint64_t v = mine | entry::kTentative;  // a lower rank may have cleared it
+  // M:index.16
   w.e[at]->compare_exchange_strong(v, 0, std::memory_order_acq_rel);
 }
 
@@ -61,7 +63,9 @@ Insert insert_if_absent(Arena& a, std::uint32_t id, Key key, std::uint32_t* othe
     KVSHM_STEP("insert.tentative");
     bool again = false;
     for (unsigned i = 0; i < ways.n && !again;) {
+      // M:index.14
       std::uint64_t v = ways.e[i]->load(std::memory_order_seq_cst);
+      // M:index.15
       if (i == at || entry::tag(v) != s.tag || !v || !has_key(a, v, key)) {
         i++;
         continue;
@@ -72,10 +76,12 @@ Insert insert_if_absent(Arena& a, std::uint32_t id, Key key, std::uint32_t* othe
         return Insert::kExists;
       }
       // tentative of higher rank: it gives way; if that fails, look at the place once more
+      // M:index.17
       if (ways.e[i]->compare_exchange_strong(v, 0, std::memory_order_acq_rel)) i++;
     }
     KVSHM_STEP("insert.commit");
     std::uint64_t v = mine | entry::kTentative;
+    // M:index.18 M:tentative.2
     if (ways.e[at]->compare_exchange_strong(v, mine, std::memory_order_acq_rel))
       return Insert::kDone;
   }

@@ -16,6 +16,7 @@ bool each_candidate(Arena& a, Key key, F f) {
     auto* e = bucket(a, side ? s.b2 : s.b1);
     for (unsigned i = 0; i < kIndexWays; i++) {
       // acquire: pairs with the release that committed it, so the key behind it is complete
+      // M:core.1 M:index.1
       const std::uint64_t v = e[i].load(std::memory_order_acquire);
       if ((v >> 32) != s.tag || !std::uint32_t(v)) continue;  // tentative has bit 63: no match
       if (a.in_range(entry::id(v)) && f(entry::id(v))) return true;
@@ -69,16 +70,20 @@ inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, Found* fo
     case Take::kHeld:
       // The entry may be stale and the block reused, even as a duplicate of this very key, whose
       // release would drop a primary that was never taken: that is a miss, too.
+      // M:core.3 M:index.3
       if (h.load_key() == key && !(h.flags.load(std::memory_order_relaxed) & kDuplicate)) {
         if (touch) touch_frequency(a, h);
         *found = {Take::kHeld, id, 0};
         return true;
       }
+      // M:core.4 M:index.4
       give_back(a, id);
       return false;
     case Take::kPending: {
       // seq, then key: the key is 0 from EVICTING until it is written, so both are of one life
+      // M:pending.4
       const std::uint64_t seq = h.seq.load(std::memory_order_acquire);
+      // M:pending.5 M:index.5
       if (h.load_key() == key) *found = {Take::kPending, id, seq};
       return false;
     }
