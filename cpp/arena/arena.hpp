@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "arena/breaks.hpp"
 #include "arena/error.hpp"
 #include "arena/layout.hpp"
 #include "arena/step.hpp"
@@ -86,8 +87,10 @@ struct Arena {
     const std::uint32_t r = id / kRegionBlocks;
     auto& w = my_regions[r / 64];
     const std::uint64_t bit = std::uint64_t{1} << (r % 64);
+    if (w.load(std::memory_order_relaxed) & bit) return;
+    KVSHM_STEP("region.set");
     // M:slots.4
-    if (!(w.load(std::memory_order_relaxed) & bit)) w.fetch_or(bit, std::memory_order_seq_cst);
+    w.fetch_or(bit, std::memory_order_seq_cst);
   }
   ~Arena();
 };

@@ -36,15 +36,19 @@ Next create_here(Arena& a, int fd, const kvshm_options& o, std::int64_t deadline
   *rc = lock_byte_until(fd, true, kCreationByte, deadline);
   if (*rc) return Next::kDone;
   if (!same_object(fd, a.path.c_str())) return Next::kAgain;  // taken for a dead creator's
+  KVSHM_STEP("create.locked");
   note_object(a, fd);
   *rc = build_object(a, fd, o, deadline);
   if (*rc == 0) *rc = join_in(a, o);
   if (*rc) {
     const int e = *rc;
+    KVSHM_STEP("create.failed");
     if (a.sb) a.sb->dead.store(1, std::memory_order_release);
+    KVSHM_STEP("create.unlink");
     unlink(a.path.c_str());
     *rc = e;
   }
+  KVSHM_STEP("create.joined");
   // The mapping keeps this description alive: the byte must be given back by hand.
   unlock_byte(fd, kCreationByte);
   return Next::kDone;
@@ -70,6 +74,7 @@ Next clear_remains(Arena& a, int fd, Look seen, Mode mode, std::int64_t deadline
   if (same_object(fd, a.path.c_str()) && inspect_object(a, fd, none, rc) == seen) {
     log_line(KVSHM_LOG_WARN, "arena %s: whoever was %s it died; its remains are removed",
              a.name.c_str(), seen == Look::kDead ? "removing" : "making");
+    KVSHM_STEP("attach.clear");
     unlink(a.path.c_str());
   }
   *rc = 0;
@@ -84,6 +89,7 @@ Next attach_there(Arena& a, int fd, Mode mode, const kvshm_options& o, std::int6
                a.name.c_str());
   if (*rc) return Next::kDone;
   if (!same_object(fd, a.path.c_str())) return Next::kAgain;
+  KVSHM_STEP("attach.locked");
   note_object(a, fd);
   const Look seen = inspect_object(a, fd, o, rc);
   switch (seen) {
@@ -98,6 +104,7 @@ Next attach_there(Arena& a, int fd, Mode mode, const kvshm_options& o, std::int6
   *rc = map_object(a, fd);
   if (*rc == 0) *rc = bind_sections(a);
   if (*rc == 0) *rc = join_in(a, o);
+  KVSHM_STEP("attach.joined");
   unlock_byte(fd, kCreationByte);  // the mapping keeps the description alive
   return Next::kDone;
 }
@@ -178,6 +185,7 @@ int remove_object(const char* name, const char* dir, bool force) {
   if (live && !force)
     return fail(-KVSHM_EINUSE, "arena %s: %u process(es) are attached; end them, or use --force",
                 name, live);
+  KVSHM_STEP("remove.locked");
   std::uint64_t magic = 0;
   if (pread(f.get(), &magic, sizeof magic, 0) == ssize_t(sizeof magic) && magic == kMagic) {
     struct stat st;
@@ -191,6 +199,7 @@ int remove_object(const char* name, const char* dir, bool force) {
       munmap(p, mount_page(f.get()));
     }
   }
+  KVSHM_STEP("remove.dead");
   if (unlink(path.c_str()) != 0)
     return fail(-errno, "cannot unlink %s: %s", path.c_str(), std::strerror(errno));
   return 0;

@@ -82,8 +82,10 @@ int bind_sections(Arena& a) {
   a.nblocks = std::uint32_t(g.blocks);
   a.block_bytes = g.block_bytes;
   a.nbuckets = g.buckets;
-  void* p = mmap(nullptr, g.blocks * 4, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p = KVSHM_STEP_ERROR("attach.counts")
+                ? MAP_FAILED
+                : mmap(nullptr, g.blocks * 4, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return fail(-ENOMEM, "no memory for the private counts");
   madvise(p, g.blocks * 4, MADV_DONTFORK);
   madvise(p, g.blocks * 4, MADV_HUGEPAGE);  // one TLB miss less a look-up where it is granted
@@ -109,7 +111,7 @@ int build_object(Arena& a, int fd, const kvshm_options& o, std::int64_t deadline
   }
   if (int rc = set_mode(a, fd, o.group)) return rc;
   KVSHM_STEP("create.named");
-  if (ftruncate(fd, off_t(a.geometry.bytes)) != 0)
+  if (KVSHM_STEP_ERROR("create.size") || ftruncate(fd, off_t(a.geometry.bytes)) != 0)
     return fail(-errno, "cannot size %s to %llu bytes: %s", a.path.c_str(),
                 (unsigned long long)a.geometry.bytes, std::strerror(errno));
   KVSHM_STEP("create.sized");

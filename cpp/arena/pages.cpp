@@ -83,7 +83,9 @@ int populate(Arena& a, int fd, std::int64_t deadline_ms) {
 }  // namespace
 
 int map_object(Arena& a, int fd) {
-  void* p = mmap(nullptr, a.geometry.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* p = KVSHM_STEP_ERROR("attach.map")
+                ? MAP_FAILED
+                : mmap(nullptr, a.geometry.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED)
     return fail(-errno, "cannot map %llu bytes of %s: %s", (unsigned long long)a.geometry.bytes,
                 a.path.c_str(), std::strerror(errno));

@@ -37,6 +37,7 @@ std::uint64_t pid_namespace() {
 
 void write_identity(Arena& a, const char* label) {
   SlotRecord& r = *a.mine;
+  KVSHM_STEP("slot.identity");
   r.pid = getpid();
   r.uid = getuid();
   r.start_time = start_time_of_self();
@@ -57,7 +58,9 @@ void write_identity(Arena& a, const char* label) {
   for (auto& l : r.leases) l.count.store(0, std::memory_order_relaxed);
   for (unsigned i = 0; i < kStatRoom; i++)
     a.stats_at_attach[i] = r.stats[i].load(std::memory_order_relaxed);
+  KVSHM_STEP("slot.use");
   r.used.store(1, std::memory_order_release);
+  KVSHM_STEP("slot.used");
 }
 
 // Both ways in which a dead slot may still be waiting for a device.
@@ -73,13 +76,16 @@ void start_drain(SlotRecord& r) {
   if (!r.device_memory.load(std::memory_order_acquire)) return;
   constexpr std::uint64_t kDrainMs = 2000;
   std::uint64_t none = 0;
+  KVSHM_STEP("reap.drain");
   r.drain_until.compare_exchange_strong(none, std::uint64_t(boottime_ms()) + kDrainMs,
                                         std::memory_order_acq_rel);
 }
 
 int keep_description(Arena& a, int fd) {
   a.anchor_bytes = mount_page(fd);
-  void* p = mmap(nullptr, a.anchor_bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+  void* p = KVSHM_STEP_ERROR("slot.keep")
+                ? MAP_FAILED
+                : mmap(nullptr, a.anchor_bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED)
     return fail(-errno, "cannot map the page that keeps the life lock of %s: %s", a.path.c_str(),
                 std::strerror(errno));
@@ -142,6 +148,7 @@ int claim_slot(Arena& a, const char* label) {
       continue;
     }
     if (int e = keep_description(a, f.get())) return e;
+    KVSHM_STEP("slot.kept");
     a.slot = s;
     a.me = holder_bit(s);
     a.mine = &r;
@@ -161,9 +168,12 @@ int claim_slot(Arena& a, const char* label) {
 void leave_slot(Arena& a) {
   if (!a.anchor) return;
   ForkGuard no_fork;
+  KVSHM_STEP("slot.leave");
   scrub_slot(a, a.slot, true);  // no ring of ours runs any more: all of it is given back
   for (auto& l : a.mine->leases) l.count.store(0, std::memory_order_relaxed);
+  KVSHM_STEP("slot.unuse");
   a.mine->used.store(0, std::memory_order_release);
+  KVSHM_STEP("slot.unused");
   munmap(a.anchor, a.anchor_bytes);  // the kernel drops the life byte
   a.anchor = nullptr;
 }
@@ -200,8 +210,11 @@ int reap_dead(Arena& a, kvshm_reap_report* report) {
     a.count(kStat_reaped_holds_total, c.holds);
     a.count(kStat_reaped_fills_total, c.fills);
     if (!c.clean || !done) continue;
+    KVSHM_STEP("reap.drained");
     r.drain_until.store(0, std::memory_order_relaxed);
+    KVSHM_STEP("reap.unuse");
     r.used.store(0, std::memory_order_release);
+    KVSHM_STEP("reap.done");
     a.count(kStat_reaped_slots_total);
     tell_gone(a, r, c);
   }
@@ -226,6 +239,7 @@ ReapCounts scrub_slot(Arena& a, unsigned slot, bool device_free) {
           reap_block(a, std::uint32_t(id), slot, device_free, &here);
         } else if (state(w) == kFree &&
                    !(a.free_map[id / 64].load(std::memory_order_relaxed) >> (id % 64) & 1)) {
+          KVSHM_STEP("scrub.hint");
           // M:freemap.7
           mark_free(a, std::uint32_t(id));  // who died between hint and claim left it missing
         }
@@ -235,11 +249,13 @@ ReapCounts scrub_slot(Arena& a, unsigned slot, bool device_free) {
       total.holds += here.holds;
       total.fills += here.fills;
       total.evictions += here.evictions;
-      if (here.clean)
-        // M:freemap.9
-        regions[word].fetch_and(~bit, std::memory_order_seq_cst);
-      else
+      if (!here.clean) {
         total.clean = false;
+        continue;
+      }
+      KVSHM_STEP("scrub.region");
+      // M:freemap.9
+      regions[word].fetch_and(~bit, std::memory_order_seq_cst);
     }
   }
   return total;

@@ -71,24 +71,29 @@ void age(Arena& a, std::uint32_t evicted) {
   const std::uint32_t period = a.sb->policy.age_period.load(std::memory_order_relaxed);
   if (!period || !evicted) return;
   const std::uint64_t span = std::uint64_t{period} * a.nblocks;
+  KVSHM_STEP("alloc.age");
   const std::uint64_t before = a.sb->evictions.fetch_add(evicted, std::memory_order_relaxed);
-  if (before / span != (before + evicted) / span)
-    a.sb->age_epoch.fetch_add(1, std::memory_order_relaxed);
+  if (before / span == (before + evicted) / span) return;
+  KVSHM_STEP("alloc.epoch");
+  a.sb->age_epoch.fetch_add(1, std::memory_order_relaxed);
 }
 
 // A claimed block gets a clean descriptor before anybody is told of it.
 void prepare(Arena& a, std::uint32_t id, const FillSpec& spec) {
   Hot& h = a.hot[id];
   Cold& c = a.cold[id];
+  KVSHM_STEP("alloc.prepare");
   // M:fill.4
   c.parts.store(0, std::memory_order_relaxed);
   c.nparts.store(std::uint8_t(spec.parts), std::memory_order_relaxed);
   c.primary.store(kNone, std::memory_order_relaxed);
   c.length = c.expires = 0;
   c.user.store(0, std::memory_order_relaxed);
+  KVSHM_STEP("alloc.flags");
   h.flags.store(spec.flags & KVSHM_NO_CACHE ? kLastWanted : 0, std::memory_order_relaxed);
   h.priority.store(std::uint8_t(spec.priority), std::memory_order_relaxed);
   h.tenant.store(std::uint16_t(spec.tenant), std::memory_order_relaxed);
+  KVSHM_STEP("alloc.unlink");
   h.child.store(kNone, std::memory_order_relaxed);
   h.sibling.store(kNone, std::memory_order_relaxed);
   h.parent.store(kNone, std::memory_order_relaxed);
@@ -107,6 +112,7 @@ void take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& sp
       // M:aon.8
       end_life(a, ids[i]);
       prepare(a, ids[i], spec);
+      KVSHM_STEP("alloc.reuse");
       // M:fill.3 M:core.8 M:index.8 M:aon.9
       h.word.store(make_word(h.seq.load(std::memory_order_relaxed), kFilling, a.me),
                    std::memory_order_release);
@@ -127,11 +133,13 @@ int claim_all(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* id
   if (c->free + c->victims == n) return 0;
   bool promised = c->victims && !c->exhausted;  // the policy chose more than it could claim
   unclaim(a, *c, ids);
+  KVSHM_STEP("alloc.short");
   // M:aon.6
   reap_dead(a, nullptr);
   File f(open_object(a, O_RDWR));
   // M:aon.5
   const bool locked = f && lock_byte_until(f.get(), true, kAllocationByte, now_ms() + 50) == 0;
+  KVSHM_STEP("alloc.alone");
   // M:aon.7
   *c = claim(a, n, spec, ids);
   const bool all = c->free + c->victims == n;
@@ -152,6 +160,7 @@ int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t
   const std::int64_t deadline = now_ms() + spec.timeout_ms;
   auto& space = a.sb->space;
   for (;;) {
+    KVSHM_STEP("space.wait");
     // M:wait.1
     const std::uint32_t f = space.fetch_or(1, std::memory_order_seq_cst) | 1;
     // M:wait.2 M:wait.4
@@ -160,6 +169,7 @@ int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t
     if (a.sb->dead.load(std::memory_order_relaxed)) return -ESTALE;
     const std::int64_t left = deadline - now_ms();
     if (left <= 0) return -ETIMEDOUT;
+    KVSHM_STEP("space.sleep");
     // M:wait.3
     futex_wait(&space, f, left < 50 ? unsigned(left) : 50);
   }
@@ -172,6 +182,7 @@ std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
   auto& flags = a.hot[id].flags;
   // One inserter a life, claimed before the entry can be seen: whoever finds it and joins could
   // register meanwhile. A member may publish once ANNOUNCED is set, never while it is tentative.
+  KVSHM_STEP("announce.claim");
   flags.fetch_or(kInserting, std::memory_order_acq_rel);
   // M:index.10 M:core.11
   const Insert done = insert_if_absent(a, id, key, &other);
@@ -179,6 +190,7 @@ std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
   if (done == Insert::kDone) {
     // M:tentative.3
     flags.fetch_or(kAnnounced, std::memory_order_release);
+    KVSHM_STEP("announce.told");
     return KVSHM_ST_ANNOUNCED;
   }
   flags.fetch_and(std::uint8_t(~kInserting), std::memory_order_release);  // register tries again
@@ -206,10 +218,12 @@ int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& s
     // M:fill.5 M:counts.3
     out[i] = {h.seq.load(std::memory_order_relaxed), ids[i], 0};
     if (status) status[i] = KVSHM_ST_NONE;
+    KVSHM_STEP("alloc.parent");
     h.parent.store(up, std::memory_order_relaxed);  // linked at register
     up = spec.flags & KVSHM_UNCHAINED ? kNone : ids[i];
     if (!keys) continue;
     const Key key = Key::load(keys[i]);
+    KVSHM_STEP("alloc.key");
     // M:core.9 M:index.9 M:pending.2
     h.store_key(key);
     KVSHM_STEP("alloc.keyed");

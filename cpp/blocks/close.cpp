@@ -7,6 +7,7 @@ namespace kvshm {
 
 void end_life(Arena& a, std::uint32_t id) {
   Hot& h = a.hot[id];
+  KVSHM_STEP("close.erase");
   // M:core.6 M:index.6
   erase_entries(a, id, h.load_key());
   KVSHM_STEP("close.erased");
@@ -33,13 +34,16 @@ void close_block(Arena& a, std::uint32_t id) {
 }
 
 void mark_free(Arena& a, std::uint32_t id) {
+  KVSHM_STEP("free.mark");
   // seq_cst, bit before summary: pairs with claim_free, which clears the summary and looks again
   a.free_map[id / 64].fetch_or(std::uint64_t{1} << (id % 64), std::memory_order_seq_cst);
   KVSHM_STEP("free.bit");
   const std::uint32_t r = id / kRegionBlocks;
   const std::uint64_t bit = std::uint64_t{1} << (r % 64);
   auto& s = a.summary[r / 64];
-  if (!(s.load(std::memory_order_seq_cst) & bit)) s.fetch_or(bit, std::memory_order_seq_cst);
+  if (s.load(std::memory_order_seq_cst) & bit) return;
+  KVSHM_STEP("free.summary");
+  s.fetch_or(bit, std::memory_order_seq_cst);
 }
 
 void summarize(Arena& a, std::uint32_t region) {
@@ -47,6 +51,7 @@ void summarize(Arena& a, std::uint32_t region) {
   const std::uint64_t bit = std::uint64_t{1} << (region % 64);
   for (std::uint32_t i = region * kWords; i < (region + 1) * kWords; i++)
     if (a.free_map[i].load(std::memory_order_seq_cst)) {
+      KVSHM_STEP("free.summarize");
       a.summary[region / 64].fetch_or(bit, std::memory_order_seq_cst);
       return;
     }
@@ -57,10 +62,13 @@ void wake_fill(Arena& a, std::uint32_t id) {
   // A waiter sets bit 0, looks once more at the word, then sleeps: it sees our store or we its bit.
   // M:wait.6
   if (!(fut.load(std::memory_order_seq_cst) & 1)) return;
+  KVSHM_STEP("wake.fill");
   // M:wait.7
   fut.fetch_add(2, std::memory_order_seq_cst);
+  KVSHM_STEP("wake.fill_counted");
   // M:wait.8
   fut.fetch_and(~1u, std::memory_order_seq_cst);
+  KVSHM_STEP("wake.fill_cleared");
   // M:wait.9
   futex_wake_all(&fut);
 }
@@ -70,10 +78,13 @@ void wake_space(Arena& a) {
   // A waiter sets bit 0, tries again, then sleeps: it sees our block or we see its bit.
   // M:wait.6
   if (!(space.load(std::memory_order_seq_cst) & 1)) return;
+  KVSHM_STEP("wake.space");
   // M:wait.7
   space.fetch_add(2, std::memory_order_seq_cst);
+  KVSHM_STEP("wake.space_counted");
   // M:wait.8
   space.fetch_and(~1u, std::memory_order_seq_cst);
+  KVSHM_STEP("wake.space_cleared");
   // M:wait.9
   futex_wake_all(&space);
 }

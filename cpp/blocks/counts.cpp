@@ -21,6 +21,7 @@ inline void relax() {
 // T's owner alone: the new value, and a wake if a thread sleeps. A plain store, since this is on
 // every path: a sleeper that it does not see yet costs that sleeper one slice of 1 ms.
 inline void settle(Arena& a, Cell& c, std::uint32_t value) {
+  KVSHM_STEP("count.settle");
   c.store(value, std::memory_order_release);
   if (a.count_sleepers.load(std::memory_order_relaxed)) futex_wake_all(&c, true);
 }
@@ -37,6 +38,7 @@ bool wait_settled(Arena& a, Cell& c) {
   for (int slices = 0; slices < 10000; slices++) {
     v = c.load(std::memory_order_acquire);
     if (!(v & kT)) break;
+    KVSHM_STEP("count.sleep");
     futex_wait(&c, v, 1, true);
   }
   a.count_sleepers.fetch_sub(1, std::memory_order_relaxed);
@@ -54,11 +56,13 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
     if (s != kFilling && !is_ready(w)) return -KVSHM_ESTATE;
     if (others || s == kReady) {
       if (!others) h.stamp.store(ticks.next(), std::memory_order_relaxed);
+      KVSHM_STEP("leave.bit");
       // release: my reads of the payload are over before somebody may evict the block
       // M:fill.15 M:fill.16 M:core.4 M:core.13 M:word.2 M:index.25 M:wait.5
       if (!h.word.compare_exchange_weak(w, with_holders(w, others), std::memory_order_acq_rel,
                                         std::memory_order_acquire))
         continue;
+      KVSHM_STEP("leave.left");
       if (!others) wake_space(a);
       if (s == kFilling) {
         a.count(kStat_aborted_total);
@@ -68,6 +72,7 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
       }
       return 0;
     }
+    KVSHM_STEP("leave.evict");
     // M:fill.16 M:index.25
     if (!h.word.compare_exchange_weak(w, with_state(w, kEvicting), std::memory_order_acq_rel,
                                       std::memory_order_acquire))
@@ -82,6 +87,7 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
 
 void late_no_cache(Hot& h) {
   if (!(h.flags.load(std::memory_order_seq_cst) & kLastWanted)) return;
+  KVSHM_STEP("publish.late");
   word_t w = h.word.load(std::memory_order_relaxed);
   // M:dup.12
   while (is_ready(w) &&
@@ -106,6 +112,7 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
       continue;
     }
     if ((v & kCount) && !(v & kF)) {  // C2
+      KVSHM_STEP("count.more");
       // M:counts.10
       if (c.compare_exchange_weak(v, v + 1, std::memory_order_acquire)) return Take::kHeld;
       continue;
@@ -126,6 +133,7 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
       // M:fill.14 M:core.2 M:index.2 M:word.1 M:counts.12 M:slots.5
       if (h.word.compare_exchange_weak(w, to, std::memory_order_acq_rel,
                                        std::memory_order_acquire)) {
+        KVSHM_STEP("take.taken");
         settle(a, c, 1);
         return Take::kHeld;
       }
@@ -163,6 +171,7 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
       if (!h.word.compare_exchange_weak(w, w | a.me, std::memory_order_acq_rel,
                                         std::memory_order_acquire))
         continue;
+      KVSHM_STEP("join.joined");
       // M:fill.7 M:pending.7 M:counts.7
       if (h.seq.load(std::memory_order_relaxed) == seq) {
         settle(a, c, 1 | kF);
@@ -180,6 +189,7 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
 void enter_fill(Arena& a, std::uint32_t id) {
   Cell& c = a.counts[id];
   std::uint32_t v = 0;
+  KVSHM_STEP("alloc.count");
   // Only a transition that is bound to fail (it meets my FILLING word) can be in the way.
   // M:counts.2
   while (!c.compare_exchange_weak(v, 1 | kF, std::memory_order_acq_rel)) {
@@ -200,6 +210,7 @@ int give_back(Arena& a, std::uint32_t id, Ticks& ticks) {
     }
     if (!(v & kCount)) return -KVSHM_ENOTMINE;
     if ((v & kCount) > 1) {
+      KVSHM_STEP("count.less");
       // M:counts.14
       if (!c.compare_exchange_weak(v, v - 1, std::memory_order_release)) continue;
       if (was_last) a.count(kStat_revived_total);
@@ -241,6 +252,7 @@ Published publish_fill(Arena& a, std::uint32_t id, bool last, std::uint32_t prim
     bool mine = false, alone = false;
     while (!mine && state(w) == kFilling && (w & a.me)) {
       alone = holders(w) == a.me && (v & kCount) == 1;
+      KVSHM_STEP("publish.primary");
       // M:dup.3 M:index.11
       a.cold[id].primary.store(alone ? primary : kNone, std::memory_order_relaxed);
       KVSHM_STEP("publish.before");
@@ -249,6 +261,7 @@ Published publish_fill(Arena& a, std::uint32_t id, bool last, std::uint32_t prim
       mine = h.word.compare_exchange_weak(w, with_state(w, last ? kReadyLast : kReady),
                                           std::memory_order_acq_rel, std::memory_order_acquire);
     }
+    if (mine) KVSHM_STEP("publish.ready");
     // NO_CACHE asked for while this publish was under way: still held, so the word can be changed.
     if (mine && !last) late_no_cache(h);
     const bool ready = mine || (is_ready(w) && (w & a.me));

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "arena/step.hpp"
 #include "blocks/word.hpp"
 #include "kvshm.h"
 
@@ -55,6 +56,7 @@ struct alignas(64) Hot {
   }
   void store_key(Key k) {
     key[0].store(k.lo, std::memory_order_relaxed);
+    KVSHM_STEP("key.half");
     key[1].store(k.hi, std::memory_order_relaxed);
   }
 };

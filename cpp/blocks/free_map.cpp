@@ -25,6 +25,7 @@ bool claim_one(Arena& a, std::uint32_t id) {
 void summarize_empty(Arena& a, std::uint32_t region) {
   auto& s = a.summary[region / 64];
   const std::uint64_t bit = std::uint64_t{1} << (region % 64);
+  KVSHM_STEP("free.unsummarize");
   // M:freemap.6
   s.fetch_and(~bit, std::memory_order_seq_cst);
   KVSHM_STEP("free.unsummarized");
@@ -47,10 +48,12 @@ std::uint32_t claim_in_region(Arena& a, std::uint32_t region, std::uint32_t star
       const std::uint32_t id = at * 64 + std::uint32_t(std::countr_zero(bits));
       const std::uint64_t bit = bits & -bits;
       bits ^= bit;
+      KVSHM_STEP("alloc.unmap");
       // M:freemap.3
       if (!(map.fetch_and(~bit, std::memory_order_acq_rel) & bit)) continue;  // taken meanwhile
       KVSHM_STEP("alloc.unmapped");
       if (a.in_range(id) && claim_one(a, id)) {
+        KVSHM_STEP("alloc.claimed");
         ids[got++] = id;
         a.free_cursor.store(id, std::memory_order_relaxed);
       }
@@ -92,6 +95,7 @@ void unclaim_free(Arena& a, std::uint32_t n, const std::uint32_t* ids) {
       if (!h.word.compare_exchange_weak(w, to, std::memory_order_acq_rel,
                                         std::memory_order_acquire))
         continue;
+      KVSHM_STEP("alloc.unclaimed");
       if (!others) close_block(a, ids[i]);
       break;
     }
@@ -114,8 +118,10 @@ bool claim_run(Arena& a, std::uint32_t n, std::uint32_t* ids) {
       const std::uint32_t at = id - n + 1 + got;
       const std::uint64_t bit = std::uint64_t{1} << (at % 64);
       a.enter_region(at);
+      KVSHM_STEP("run.unmap");
       if (!(a.free_map[at / 64].fetch_and(~bit, std::memory_order_acq_rel) & bit)) break;
       if (!claim_one(a, at)) break;
+      KVSHM_STEP("run.claimed");
       ids[got] = at;
     }
     if (got == n) return true;

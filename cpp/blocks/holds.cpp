@@ -7,6 +7,7 @@ namespace kvshm {
 int set_no_cache(Arena& a, kvshm_handle b, bool on) {
   Hot& h = a.hot[b.id];
   if (fills(a, b.id, b.seq)) {
+    KVSHM_STEP("nocache.flag");
     if (on)
       h.flags.fetch_or(kLastWanted, std::memory_order_relaxed);
     else
@@ -22,8 +23,10 @@ int set_no_cache(Arena& a, kvshm_handle b, bool on) {
     KVSHM_STEP("nocache.before");
     // M:dup.12
     if (h.word.compare_exchange_weak(w, with_state(w, on ? kReadyLast : kReady),
-                                     std::memory_order_acq_rel))
+                                     std::memory_order_acq_rel)) {
+      KVSHM_STEP("nocache.set");
       return 0;
+    }
   }
   return -KVSHM_ENOTMINE;  // given back by another thread meanwhile
 }

@@ -13,12 +13,14 @@ namespace {
 void mirror(Arena& a, std::uint32_t index, std::uint64_t tag, std::uint32_t count) {
   if (index >= kLeaseLines) return;
   LeaseLine& l = a.mine->leases[index];
+  KVSHM_STEP("lease.line");
   if (count) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
     l.tag.store(tag, std::memory_order_relaxed);
     l.start.store(std::uint32_t(t.tv_sec), std::memory_order_relaxed);
   }
+  KVSHM_STEP("lease.count");
   l.count.store(count, std::memory_order_release);
 }
 
@@ -56,6 +58,7 @@ int trim_lease(Arena& a, kvshm_lease lease, std::uint32_t keep) {
   LeaseEntry* e = a.leases.borrow(lease, &index);  // nobody else releases it meanwhile
   if (!e) return -EBADF;
   give_back_from(a, e, keep);
+  KVSHM_STEP("lease.trim");
   if (index < kLeaseLines) a.mine->leases[index].count.store(e->count, std::memory_order_relaxed);
   a.leases.give_back(e, lease);
   return 0;

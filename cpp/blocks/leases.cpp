@@ -3,6 +3,8 @@
 #include <new>
 #include <thread>
 
+#include "arena/step.hpp"
+
 namespace kvshm {
 
 bool LeaseEntry::reserve(std::uint32_t n) {
@@ -23,6 +25,7 @@ LeaseEntry* Leases::at(std::uint32_t index) {
 }
 
 LeaseEntry* Leases::take(std::uint32_t n, std::uint32_t* index) {
+  if (KVSHM_STEP_ERROR("lease.take")) return nullptr;
   LeaseEntry* e;
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -42,6 +42,7 @@ std::uint64_t blocks_for(const Arena& a, std::uint64_t bytes) {
 int announce_all(Arena& a, Object& o) {
   for (std::size_t i = 0; i < o.blocks.size(); i++) {
     std::uint8_t st = announce(a, o.blocks[i].id, o.keys[i]);
+    KVSHM_STEP("object.announced");
     if (i && st == KVSHM_ST_EXISTS && evict_key(a, o.keys[i]))
       st = announce(a, o.blocks[i].id, o.keys[i]);
     if (st == KVSHM_ST_FULL)
@@ -80,6 +81,7 @@ int create_object(Arena& a, Key key, std::uint64_t bytes, FillSpec spec, Object*
     // The chain's leaf is the head: parent of block i is block i + 1.
     if (i + 1 < n) a.hot[id].parent.store(o->blocks[i + 1].id, std::memory_order_relaxed);
   }
+  KVSHM_STEP("object.bytes");
   a.cold[o->blocks[0].id].user.store(bytes, std::memory_order_relaxed);
   KVSHM_STEP("object.quiet");
   rc = announce_all(a, *o);
@@ -133,6 +135,7 @@ int get_object(Arena& a, Key key, Object* o) {
   }
   if (o->blocks.size() == n) return 0;
   drop_object(a, *o);
+  KVSHM_STEP("object.headless");
   evict_life(a, first);  // a head without its parts only keeps others from putting it anew
   return -ENOENT;
 }

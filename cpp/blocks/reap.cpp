@@ -21,35 +21,42 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
     switch (state(w)) {
       case kReady:
         if (!others) stamp(a, h);
+        KVSHM_STEP("reap.release");
         // M:fill.19 M:core.15 M:word.3
         if (!h.word.compare_exchange_weak(w, with_holders(w, others), std::memory_order_acq_rel,
                                           std::memory_order_acquire))
           continue;
+        KVSHM_STEP("reap.released");
         counts->holds++;
         if (!others) wake_space(a);
         return;
       case kReadyLast:
+        KVSHM_STEP("reap.last");
         // M:core.15 M:dup.13
         if (!h.word.compare_exchange_weak(
                 w, others ? with_holders(w, others) : with_state(w, kEvicting),
                 std::memory_order_acq_rel, std::memory_order_acquire))
           continue;
+        KVSHM_STEP("reap.lasted");
         counts->holds++;
         // M:core.16 M:index.29
         if (!others) close_block(a, id);
         return;
       case kFilling:
         // What only the dead hold must not block its key; a tentative entry has no owner any more.
+        KVSHM_STEP("reap.erase");
         if (others) {
           // M:tentative.4
           erase_tentative(a, id, h.load_key());
         } else {
           h.flags.fetch_or(kFailed, std::memory_order_release);  // waiters: nobody will publish it
+          KVSHM_STEP("reap.failed");
           erase_entries(a, id, h.load_key());
         }
         KVSHM_STEP("reap.erased");
         // M:fill.20
         if (!device_free) {  // a device may still write: the block stays as it is
+          KVSHM_STEP("reap.device");
           wake_fill(a, id);
           counts->clean = false;
           return;

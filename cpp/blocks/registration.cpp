@@ -20,6 +20,7 @@ int imply_parts(Arena& a, std::uint32_t id) {
   if (c.nparts.load(kRelaxed) == 1) {
     const std::uint64_t p = c.parts.load(kRelaxed);
     if ((p & begun_bit(0)) && !(p & arrived_bit(0))) return -KVSHM_EPART;  // begun, under way
+    KVSHM_STEP("register.parts");
     // M:fill.8 M:fill.11
     c.parts.fetch_or(begun_bit(0) | arrived_bit(0), std::memory_order_release);
   }
@@ -85,8 +86,10 @@ int begin_part(Arena& a, kvshm_handle h, std::uint32_t part) {
   Cold& c = a.cold[h.id];
   if (part >= c.nparts.load(kRelaxed)) return -EINVAL;
   // Begun once a life: who dies in a slice makes the fill unpublishable.
+  KVSHM_STEP("begin.before");
   // M:fill.8
   const std::uint64_t before = c.parts.fetch_or(begun_bit(part), std::memory_order_acq_rel);
+  KVSHM_STEP("begin.begun");
   return before & begun_bit(part) ? -KVSHM_EPART : 0;
 }
 
@@ -95,9 +98,11 @@ int arrive_part(Arena& a, kvshm_handle h, std::uint32_t part) {
   Cold& c = a.cold[h.id];
   if (part >= c.nparts.load(kRelaxed)) return -EINVAL;
   if (!(c.parts.load(kRelaxed) & begun_bit(part))) return -KVSHM_EPART;
+  KVSHM_STEP("arrive.before");
   // release: the slice's bytes before the bit; pairs with the acquire in all_arrived
   // M:fill.11
   c.parts.fetch_or(arrived_bit(part), std::memory_order_release);
+  KVSHM_STEP("arrive.arrived");
   return 0;
 }
 
@@ -142,15 +147,18 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
   }
   if (int rc = imply_parts(a, h.id)) return rc;
   if (!(flags & kAnnounced)) {
+    KVSHM_STEP("register.claim");
     // One inserter a life: two members that register at once would make two entries.
     if (hot.flags.fetch_or(kInserting, std::memory_order_acq_rel) & kInserting)
       return -KVSHM_ESTATE;
+    KVSHM_STEP("register.key");
     // M:core.9 M:index.9 M:pending.2
     hot.store_key(key);
     KVSHM_STEP("register.keyed");
     // M:core.11
     v = enter_index(a, h.id, key, policy);
     if (v.result == KVSHM_ST_PRESENT) {
+      KVSHM_STEP("register.reject");
       a.count(kStat_rejected_total);
       // M:index.22
       give_back(a, h.id);
@@ -159,6 +167,7 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
       *result = v.result;
       return 0;
     }
+    KVSHM_STEP("register.flags");
     // Fixed before publish: who holds the block afterwards goes by them.
     // M:dup.3 M:index.11
     if (v.result == KVSHM_ST_DUPLICATE) hot.flags.fetch_or(kDuplicate, kRelaxed);
@@ -169,6 +178,7 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
   // M:aon.10
   const bool last = v.result != KVSHM_ST_PRIMARY || (flags & (kLastWanted | kFailed));
   const Published p = publish_fill(a, h.id, last, v.primary);
+  KVSHM_STEP("register.published");
   if (v.primary != kNone && p != Published::kByMeAlone) give_back(a, v.primary);
   if (p == Published::kNotMine) return -KVSHM_ENOTMINE;
   if (p != Published::kBefore) a.count(counter_of(v.result));
@@ -184,9 +194,10 @@ int release_hold(Arena& a, std::uint32_t id, Ticks& ticks) {
   const std::uint32_t primary = dup ? a.cold[id].primary.load(kRelaxed) : kNone;
   // M:index.27 M:dup.6
   const int rc = give_back(a, id, ticks);
+  if (rc || !a.in_range(primary)) return rc;
+  KVSHM_STEP("drop.primary");
   // M:index.28 M:dup.7
-  if (rc == 0 && a.in_range(primary)) return give_back(a, primary, ticks);
-  return rc;
+  return give_back(a, primary, ticks);
 }
 
 int upgrade(Arena& a, kvshm_handle h, bool touch) {
@@ -200,6 +211,7 @@ int upgrade(Arena& a, kvshm_handle h, bool touch) {
     case Take::kHeld:
       break;
   }
+  KVSHM_STEP("upgrade.compare");
   // M:dup.9 M:counts.13
   if (hot.seq.load(kRelaxed) != h.seq) {
     give_back(a, h.id);
@@ -208,6 +220,7 @@ int upgrade(Arena& a, kvshm_handle h, bool touch) {
   if (hot.flags.load(kRelaxed) & kDuplicate) {
     const std::uint32_t primary = a.cold[h.id].primary.load(kRelaxed);
     if (a.in_range(primary)) {
+      KVSHM_STEP("upgrade.primary");
       // M:dup.10
       const bool held = take_ready(a, primary, touch) == Take::kHeld;
       // M:dup.11

@@ -28,6 +28,7 @@ int wait_fill(Arena& a, kvshm_handle b, std::uint32_t timeout_ms) {
   const std::int64_t deadline = now_ms() + timeout_ms;
   for (;;) {
     // Bit 0 tells wakers of us; the value with it is what we sleep on.
+    KVSHM_STEP("wait.flag");
     // M:wait.1
     const std::uint32_t f = h.fut.fetch_or(1, std::memory_order_seq_cst) | 1;
     // M:wait.2
@@ -36,6 +37,7 @@ int wait_fill(Arena& a, kvshm_handle b, std::uint32_t timeout_ms) {
     if (a.sb->dead.load(std::memory_order_relaxed)) return -ESTALE;
     const std::int64_t left = deadline - now_ms();
     if (left <= 0) return -ETIMEDOUT;
+    KVSHM_STEP("wait.sleep");
     // M:wait.3
     futex_wait(&h.fut, f, left < 30 ? unsigned(left) : 30);
     // M:wait.4

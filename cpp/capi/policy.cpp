@@ -61,6 +61,7 @@ int kvshm_set_policy(kvshm_arena* h, const kvshm_policy* in) {
     v = t.version.load(std::memory_order_acquire);
   }
   std::uint64_t odd;
+  KVSHM_STEP("policy.odd");
   do {
     odd = (v | 1) + (v & 1 ? 2 : 0);
   } while (!t.version.compare_exchange_weak(v, odd, std::memory_order_seq_cst));
@@ -72,10 +73,12 @@ int kvshm_set_policy(kvshm_arena* h, const kvshm_policy* in) {
     std::memcpy(&w, name + 8 * i, 8);
     t.name[i].store(w, release);
   }
+  KVSHM_STEP("policy.half");
   t.sample.store(in->sample, release);
   t.second_chance.store(in->second_chance ? 1 : 0, release);
   t.age_period.store(in->age_period, release);
   for (int i = 0; i < 16; i++) t.shift[i].store(in->shift[i], release);
+  KVSHM_STEP("policy.even");
   std::uint64_t expected = odd;
   t.version.compare_exchange_strong(expected, odd + 1, std::memory_order_seq_cst);
   return 0;

@@ -48,6 +48,7 @@ std::uint32_t candidate(Arena& a, const Policy& p, std::uint32_t step) {
     const Score s = score(a, p, h, now);
     word_t w = h.word.load(kRelaxed);
     if (p.second_chance && clock_of(w)) {
+      KVSHM_STEP("evict.chance");
       h.word.compare_exchange_strong(w, w - (word_t{1} << kClockShift), std::memory_order_acq_rel);
       if (spared == kNone || s.worse_than(spared_score)) spared = id, spared_score = s;
     } else if (best == kNone || s.worse_than(best_score)) {
@@ -102,16 +103,22 @@ bool claim_evictable(Arena& a, std::uint32_t id, bool any_priority) {
     return false;
   a.enter_region(id);
   KVSHM_STEP("evict.claim");
+  if (KVSHM_BROKEN(two_step_evict)) w = h.word.load(kRelaxed);
   // M:fill.2 M:core.5 M:aon.2 M:word.4 M:slots.5
-  return h.word.compare_exchange_strong(w, with_state(w, kEvicting) | a.me,
-                                        std::memory_order_acq_rel);
+  if (!h.word.compare_exchange_strong(w, with_state(w, kEvicting) | a.me,
+                                      std::memory_order_acq_rel))
+    return false;
+  KVSHM_STEP("evict.claimed");
+  return true;
 }
 
 void give_back_victim(Arena& a, std::uint32_t id) {
   Hot& h = a.hot[id];
   const word_t w = h.word.load(kRelaxed);
+  KVSHM_STEP("evict.return");
   // M:aon.3
   h.word.store(with_holders(with_state(w, kReady), 0), std::memory_order_release);
+  KVSHM_STEP("evict.returned");
 }
 
 std::uint32_t hand_step(std::uint32_t n) {

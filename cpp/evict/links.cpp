@@ -31,13 +31,16 @@ void link_child(Arena& a, std::uint32_t x, std::uint32_t p) {
     return;
   }
   Hot& up = a.hot[p];
+  KVSHM_STEP("link.parent");
   h.parent.store(p, kRelaxed);
   h.parent_check.store(check_of(up), kRelaxed);
   set_depth(h, depth_of(up) + 1);
   std::uint32_t head = up.child.load(kRelaxed);
   for (int i = 0; i < 8; i++) {
     if (head == x) return;  // it is there
+    KVSHM_STEP("link.sibling");
     h.sibling.store(head, kRelaxed);
+    KVSHM_STEP("link.child");
     if (up.child.compare_exchange_weak(head, x, std::memory_order_release, kRelaxed)) return;
   }
 }
@@ -55,6 +58,7 @@ void unlink_head(Arena& a, std::uint32_t x) {
   const std::uint32_t p = a.hot[x].parent.load(kRelaxed);
   if (!a.in_range(p)) return;
   std::uint32_t head = x;
+  KVSHM_STEP("link.unlink");
   a.hot[p].child.compare_exchange_strong(head, a.hot[x].sibling.load(kRelaxed), kRelaxed);
 }
 
@@ -65,6 +69,7 @@ std::uint32_t first_child(Arena& a, std::uint32_t p) {
     if (is_child(a, x, p)) return x;
     std::uint32_t next = a.hot[x].sibling.load(kRelaxed), head = x;
     if (next == x) next = kNone;
+    KVSHM_STEP("link.repair");
     up.child.compare_exchange_strong(head, next, kRelaxed);  // only if it is the head
     x = next;
   }

@@ -47,11 +47,13 @@ std::uint32_t push_marks(Arena& a, const kvshm_handle* h, std::uint32_t n) {
     const std::uint64_t tail = a.sb->marks_tail.load(std::memory_order_acquire);
     std::uint64_t head = a.sb->marks_head.load(std::memory_order_acquire);
     if (head - tail >= kMarks) break;
+    KVSHM_STEP("mark.claim");
     if (!a.sb->marks_head.compare_exchange_strong(head, head + 1, std::memory_order_acq_rel))
       continue;
     Mark& m = a.marks[head % kMarks];
     m.seq.store(h[done].seq, kRelaxed);
     m.id.store(h[done].id, kRelaxed);
+    KVSHM_STEP("mark.turn");
     m.turn.store(std::uint32_t(head / kMarks) + 1, std::memory_order_release);
     done++;
   }
@@ -67,6 +69,7 @@ bool pop_mark(Arena& a, std::uint32_t* id, std::uint64_t* seq) {
     const bool ready = m.turn.load(std::memory_order_acquire) == std::uint32_t(tail / kMarks) + 1;
     *seq = m.seq.load(kRelaxed);
     *id = m.id.load(kRelaxed);
+    KVSHM_STEP("mark.take");
     if (a.sb->marks_tail.compare_exchange_strong(tail, tail + 1, std::memory_order_acq_rel) &&
         ready)
       return true;

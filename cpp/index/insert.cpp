@@ -36,6 +36,7 @@ unsigned place(Ways& w, std::uint64_t mine) {
     unsigned at = hole[side] != w.n ? hole[side] : hole[!side];
     if (at == w.n) return w.n;
     std::uint64_t empty = 0;
+    KVSHM_STEP("insert.place");
     // seq_cst, as the rescan's loads: of two inserters at least one sees the other's entry
     // M:index.13 M:tentative.1
     if (w.e[at]->compare_exchange_strong(empty, mine | entry::kTentative,
@@ -47,6 +48,7 @@ unsigned place(Ways& w, std::uint64_t mine) {
 
 void withdraw(Ways& w, unsigned at, std::uint64_t mine) {
   std::uint64_t v = mine | entry::kTentative;  // a lower rank may have cleared it
+  KVSHM_STEP("insert.withdraw");
   // M:index.16
   w.e[at]->compare_exchange_strong(v, 0, std::memory_order_acq_rel);
 }
@@ -70,12 +72,17 @@ Insert insert_if_absent(Arena& a, std::uint32_t id, Key key, std::uint32_t* othe
         i++;
         continue;
       }
+      if (KVSHM_BROKEN(no_tentative) && (v & entry::kTentative)) {
+        i++;
+        continue;
+      }
       if (!(v & entry::kTentative) || i < at) {  // committed, or of lower rank
         withdraw(ways, at, mine);
         *other = entry::id(v);
         return Insert::kExists;
       }
       // tentative of higher rank: it gives way; if that fails, look at the place once more
+      KVSHM_STEP("insert.outrank");
       // M:index.17
       if (ways.e[i]->compare_exchange_strong(v, 0, std::memory_order_acq_rel)) i++;
     }
@@ -95,8 +102,9 @@ void erase_entries(Arena& a, std::uint32_t id, Key key) {
   const std::uint64_t mine = entry::make(s.tag, id);
   for (unsigned i = 0; i < ways.n; i++) {
     std::uint64_t v = ways.e[i]->load(std::memory_order_relaxed);
-    if ((v & ~entry::kTentative) == mine)
-      ways.e[i]->compare_exchange_strong(v, 0, std::memory_order_acq_rel);
+    if ((v & ~entry::kTentative) != mine) continue;
+    KVSHM_STEP("erase.entry");
+    ways.e[i]->compare_exchange_strong(v, 0, std::memory_order_acq_rel);
   }
 }
 
@@ -106,6 +114,8 @@ void erase_tentative(Arena& a, std::uint32_t id, Key key) {
   Ways ways(a, s);
   for (unsigned i = 0; i < ways.n; i++) {
     std::uint64_t v = entry::make(s.tag, id) | entry::kTentative;
+    if (ways.e[i]->load(std::memory_order_relaxed) != v) continue;
+    KVSHM_STEP("erase.tentative");
     ways.e[i]->compare_exchange_strong(v, 0, std::memory_order_acq_rel);
   }
 }

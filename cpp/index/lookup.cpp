@@ -55,7 +55,9 @@ void touch_frequency(Arena& a, Hot& h) {
   const std::uint32_t epoch = a.sb->age_epoch.load(std::memory_order_relaxed) & 15;
   const unsigned n = frequency(fd, epoch);
   const std::uint32_t to = (fd & ~0xffu) | epoch << 4 | (n < 15 ? n + 1 : 15);
-  if (to != fd) h.freq_depth.store(to, std::memory_order_relaxed);
+  if (to == fd) return;
+  KVSHM_STEP("touch.frequency");
+  h.freq_depth.store(to, std::memory_order_relaxed);
 }
 
 namespace {
@@ -70,12 +72,14 @@ inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, Found* fo
     case Take::kHeld:
       // The entry may be stale and the block reused, even as a duplicate of this very key, whose
       // release would drop a primary that was never taken: that is a miss, too.
+      if (KVSHM_BROKEN(no_key_check)) return *found = {Take::kHeld, id, 0}, true;
       // M:core.3 M:index.3
       if (h.load_key() == key && !(h.flags.load(std::memory_order_relaxed) & kDuplicate)) {
         if (touch) touch_frequency(a, h);
         *found = {Take::kHeld, id, 0};
         return true;
       }
+      KVSHM_STEP("lookup.stale");
       // M:core.4 M:index.4
       give_back(a, id);
       return false;
