@@ -65,6 +65,7 @@ void write_identity(Arena& a, const char* label) {
 
 // Both ways in which a dead slot may still be waiting for a device.
 bool device_done(int fd, unsigned slot, const SlotRecord& r) {
+  if (KVSHM_BROKEN(device_ignored)) return true;
   // M:slots.2 M:fill.22
   if (byte_locked(fd, device_byte(slot)) != 0) return false;
   const std::uint64_t until = r.drain_until.load(std::memory_order_acquire);
@@ -195,6 +196,7 @@ int reap_dead(Arena& a, kvshm_reap_report* report) {
     // M:slots.8 M:life.3
     if (!own || lock_byte(own.get(), true, life_byte(s)) != 0) continue;
     if (!r.used.load(std::memory_order_acquire)) continue;
+    if (KVSHM_BROKEN(reap_unlocked)) unlock_byte(own.get(), life_byte(s));
     KVSHM_STEP("reap.locked");
     start_drain(r);
     const bool done = device_done(own.get(), s, r);
@@ -237,7 +239,7 @@ ReapCounts scrub_slot(Arena& a, unsigned slot, bool device_free) {
         const word_t w = h.word.load(std::memory_order_acquire);
         if (w & holder_bit(slot)) {
           reap_block(a, std::uint32_t(id), slot, device_free, &here);
-        } else if (state(w) == kFree &&
+        } else if (!KVSHM_BROKEN(hints_not_scrubbed) && state(w) == kFree &&
                    !(a.free_map[id / 64].load(std::memory_order_relaxed) >> (id % 64) & 1)) {
           KVSHM_STEP("scrub.hint");
           // M:freemap.7
@@ -245,7 +247,7 @@ ReapCounts scrub_slot(Arena& a, unsigned slot, bool device_free) {
         }
       }
       // M:freemap.8
-      summarize(a, region);
+      if (!KVSHM_BROKEN(summary_not_scrubbed)) summarize(a, region);
       total.holds += here.holds;
       total.fills += here.fills;
       total.evictions += here.evictions;

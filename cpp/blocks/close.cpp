@@ -12,7 +12,7 @@ void end_life(Arena& a, std::uint32_t id) {
   erase_entries(a, id, h.load_key());
   KVSHM_STEP("close.erased");
   // M:core.7 M:index.7 M:pending.3
-  h.store_key({});
+  if (!KVSHM_BROKEN(key_not_zeroed)) h.store_key({});
   KVSHM_STEP("close.unkeyed");
   // release: who reads the new seq sees key 0 or the next life's key, never the old one
   // M:fill.3 M:fill.17 M:pending.3

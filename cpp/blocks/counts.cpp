@@ -49,12 +49,14 @@ bool wait_settled(Arena& a, Cell& c) {
 int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
   Hot& h = a.hot[id];
   word_t w = h.word.load(std::memory_order_acquire);
+  const bool flagged = KVSHM_BROKEN(no_cache_beside) && (h.flags.load() & kLastWanted);
   for (;;) {
     if (!(w & a.me)) return -KVSHM_ENOTMINE;
     const word_t others = holders(w) & ~a.me;
     const State s = state(w);
     if (s != kFilling && !is_ready(w)) return -KVSHM_ESTATE;
-    if (others || s == kReady) {
+    if (KVSHM_BROKEN(filling_to_free) && s == kFilling && !others) return close_block(a, id), 0;
+    if (others || (s == kReady && !flagged) || KVSHM_BROKEN(last_unclosed)) {
       if (!others) h.stamp.store(ticks.next(), std::memory_order_relaxed);
       KVSHM_STEP("leave.bit");
       // release: my reads of the payload are over before somebody may evict the block
@@ -80,6 +82,7 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
     KVSHM_STEP("leave.closing");
     a.count(s == kFilling ? kStat_aborted_total : kStat_closed_total);
     if (s != kFilling) ticks.released++;
+    if (KVSHM_BROKEN(abort_leaves_entry) && s == kFilling) h.store_key({});
     close_block(a, id);
     return 0;
   }
@@ -124,7 +127,7 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
       settle(a, c, ready ? (v & kCount) + 1 : v);
       return ready ? Take::kHeld : Take::kPending;
     }
-    a.enter_region(id);
+    if (!KVSHM_BROKEN(region_late)) a.enter_region(id);
     word_t w = h.word.load(std::memory_order_relaxed);
     while (is_ready(w)) {
       KVSHM_STEP("take.before");
@@ -134,6 +137,7 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
       if (h.word.compare_exchange_weak(w, to, std::memory_order_acq_rel,
                                        std::memory_order_acquire)) {
         KVSHM_STEP("take.taken");
+        if (KVSHM_BROKEN(region_late)) a.enter_region(id);
         settle(a, c, 1);
         return Take::kHeld;
       }
@@ -159,7 +163,7 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
       // M:counts.5
       const bool ok = state(h.word.load(std::memory_order_acquire)) == kFilling &&
                       h.seq.load(std::memory_order_relaxed) == seq;
-      settle(a, c, ok ? v + 1 : v);
+      settle(a, c, ok && !KVSHM_BROKEN(fill_uncounted) ? v + 1 : v);
       return ok ? 0 : -ENOENT;
     }
     a.enter_region(id);
@@ -172,6 +176,7 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
                                         std::memory_order_acquire))
         continue;
       KVSHM_STEP("join.joined");
+      if (KVSHM_BROKEN(join_any_life)) return settle(a, c, 1 | kF), 0;
       // M:fill.7 M:pending.7 M:counts.7
       if (h.seq.load(std::memory_order_relaxed) == seq) {
         settle(a, c, 1 | kF);
@@ -221,6 +226,8 @@ int give_back(Arena& a, std::uint32_t id, Ticks& ticks) {
     KVSHM_STEP("drop.last");  // semantics 26, 27: a look-up may revive the block right here
     // M:counts.14
     if (!c.compare_exchange_weak(v, v | kT, std::memory_order_acq_rel)) continue;
+    if (KVSHM_BROKEN(leave_insists) && (v & kF) && is_ready(a.hot[id].word.load()))
+      return settle(a, c, 0), -KVSHM_ESTATE;
     // M:counts.15
     const int rc = leave_word(a, id, ticks);
     // M:counts.15
@@ -256,6 +263,11 @@ Published publish_fill(Arena& a, std::uint32_t id, bool last, std::uint32_t prim
       // M:dup.3 M:index.11
       a.cold[id].primary.store(alone ? primary : kNone, std::memory_order_relaxed);
       KVSHM_STEP("publish.before");
+      if (KVSHM_BROKEN(publish_by_store)) {
+        h.word.store(with_state(w, last ? kReadyLast : kReady));
+        mine = true;
+        break;
+      }
       // release: payload, key, flags and primary before READY; pairs with the acquire of take_ready
       // M:fill.13 M:core.12 M:index.12 M:dup.4 M:aon.10 M:wait.5
       mine = h.word.compare_exchange_weak(w, with_state(w, last ? kReadyLast : kReady),

@@ -29,6 +29,7 @@ void summarize_empty(Arena& a, std::uint32_t region) {
   // M:freemap.6
   s.fetch_and(~bit, std::memory_order_seq_cst);
   KVSHM_STEP("free.unsummarized");
+  if (KVSHM_BROKEN(no_second_look)) return;
   // M:freemap.6
   summarize(a, region);
 }

@@ -15,6 +15,10 @@ int set_no_cache(Arena& a, kvshm_handle b, bool on) {
     if (fills(a, b.id, b.seq)) return 0;  // else published meanwhile: set it in the word, too
   }
   if (!holds_ready(a, b.id, b.seq)) return -KVSHM_ENOTMINE;
+  if (KVSHM_BROKEN(no_cache_beside)) {
+    on ? h.flags.fetch_or(kLastWanted) : h.flags.fetch_and(std::uint8_t(~kLastWanted));
+    return 0;
+  }
   // A duplicate's or private block's last release always closes it.
   if (!on && (h.flags.load(std::memory_order_relaxed) & (kDuplicate | kPrivate))) return 0;
   word_t w = h.word.load(std::memory_order_relaxed);

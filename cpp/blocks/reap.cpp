@@ -17,7 +17,9 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
   const word_t dead = holder_bit(slot);
   word_t w = h.word.load(std::memory_order_acquire);
   while (w & dead) {
-    const word_t others = holders(w) & ~dead;
+    word_t others = holders(w) & ~dead;
+    if (KVSHM_BROKEN(scrub_frees_shared) && state(w) == kFilling) others = 0;
+    if (KVSHM_BROKEN(scrub_leaves_entries) && !is_ready(w) && !others) h.store_key({});
     switch (state(w)) {
       case kReady:
         if (!others) stamp(a, h);
@@ -32,6 +34,10 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
         return;
       case kReadyLast:
         KVSHM_STEP("reap.last");
+        if (KVSHM_BROKEN(last_bit_cleared)) {
+          h.word.fetch_and(~dead);
+          return;
+        }
         // M:core.15 M:dup.13
         if (!h.word.compare_exchange_weak(
                 w, others ? with_holders(w, others) : with_state(w, kEvicting),
@@ -47,7 +53,7 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
         KVSHM_STEP("reap.erase");
         if (others) {
           // M:tentative.4
-          erase_tentative(a, id, h.load_key());
+          if (!KVSHM_BROKEN(tentative_left)) erase_tentative(a, id, h.load_key());
         } else {
           h.flags.fetch_or(kFailed, std::memory_order_release);  // waiters: nobody will publish it
           KVSHM_STEP("reap.failed");

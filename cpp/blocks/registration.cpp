@@ -90,6 +90,7 @@ int begin_part(Arena& a, kvshm_handle h, std::uint32_t part) {
   // M:fill.8
   const std::uint64_t before = c.parts.fetch_or(begun_bit(part), std::memory_order_acq_rel);
   KVSHM_STEP("begin.begun");
+  if (KVSHM_BROKEN(slice_without_begin)) return 0;
   return before & begun_bit(part) ? -KVSHM_EPART : 0;
 }
 
@@ -122,7 +123,7 @@ int publish(Arena& a, kvshm_handle h) {
   if (!fills(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
   const std::uint8_t flags = a.hot[h.id].flags.load(std::memory_order_acquire);
   if (!(flags & kAnnounced)) return -KVSHM_ESTATE;  // its allocator registers it
-  if (!all_arrived(a, h.id)) return -KVSHM_EPART;
+  if (!all_arrived(a, h.id) && !KVSHM_BROKEN(parts_unchecked)) return -KVSHM_EPART;
   const std::uint32_t up = a.hot[h.id].parent.load(kRelaxed);
   link_child(a, h.id, up);
   // FAILED: a reaper found only dead members and erased its entry before we joined.
@@ -223,6 +224,7 @@ int upgrade(Arena& a, kvshm_handle h, bool touch) {
       KVSHM_STEP("upgrade.primary");
       // M:dup.10
       const bool held = take_ready(a, primary, touch) == Take::kHeld;
+      if (KVSHM_BROKEN(primary_unchecked) && held) return 0;
       // M:dup.11
       if (!held || !(a.hot[primary].load_key() == hot.load_key())) {
         if (held) give_back(a, primary);

@@ -108,6 +108,7 @@ bool claim_evictable(Arena& a, std::uint32_t id, bool any_priority) {
   if (!h.word.compare_exchange_strong(w, with_state(w, kEvicting) | a.me,
                                       std::memory_order_acq_rel))
     return false;
+  if (KVSHM_BROKEN(entries_early)) erase_entries(a, id, h.load_key());
   KVSHM_STEP("evict.claimed");
   return true;
 }

@@ -22,6 +22,10 @@ bool has_key(Arena& a, std::uint64_t v, Key key) {
   return a.in_range(id) && a.hot[id].load_key() == key;
 }
 
+[[maybe_unused]] bool is_evicting(Arena& a, std::uint64_t v) {
+  return state(a.hot[entry::id(v)].word.load(std::memory_order_relaxed)) == kEvicting;
+}
+
 // Step 1: an empty place, the emptier bucket first. Returns its rank or n.
 unsigned place(Ways& w, std::uint64_t mine) {
   for (int attempt = 0; attempt < 4; attempt++) {
@@ -75,6 +79,11 @@ Insert insert_if_absent(Arena& a, std::uint32_t id, Key key, std::uint32_t* othe
       if (KVSHM_BROKEN(no_tentative) && (v & entry::kTentative)) {
         i++;
         continue;
+      }
+      if (KVSHM_BROKEN(overwrites_evicting) && is_evicting(a, v) &&
+          ways.e[i]->compare_exchange_strong(v, mine)) {
+        withdraw(ways, at, mine);
+        return Insert::kDone;
       }
       if (!(v & entry::kTentative) || i < at) {  // committed, or of lower rank
         withdraw(ways, at, mine);

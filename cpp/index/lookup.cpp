@@ -72,7 +72,8 @@ inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, Found* fo
     case Take::kHeld:
       // The entry may be stale and the block reused, even as a duplicate of this very key, whose
       // release would drop a primary that was never taken: that is a miss, too.
-      if (KVSHM_BROKEN(no_key_check)) return *found = {Take::kHeld, id, 0}, true;
+      if (KVSHM_BROKEN(no_key_check) || (KVSHM_BROKEN(takes_duplicate) && h.load_key() == key))
+        return *found = {Take::kHeld, id, 0}, true;
       // M:core.3 M:index.3
       if (h.load_key() == key && !(h.flags.load(std::memory_order_relaxed) & kDuplicate)) {
         if (touch) touch_frequency(a, h);
@@ -85,8 +86,12 @@ inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, Found* fo
       return false;
     case Take::kPending: {
       // seq, then key: the key is 0 from EVICTING until it is written, so both are of one life
+      const Key early = KVSHM_BROKEN(key_before_seq) ? h.load_key() : Key{};
+      if (KVSHM_BROKEN(key_before_seq)) KVSHM_STEP("lookup.pending");
       // M:pending.4
       const std::uint64_t seq = h.seq.load(std::memory_order_acquire);
+      if (!KVSHM_BROKEN(key_before_seq)) KVSHM_STEP("lookup.pending");
+      if (early == key) *found = {Take::kPending, id, seq};
       // M:pending.5 M:index.5
       if (h.load_key() == key) *found = {Take::kPending, id, seq};
       return false;
