@@ -195,10 +195,13 @@ void enter_fill(Arena& a, std::uint32_t id) {
   Cell& c = a.counts[id];
   std::uint32_t v = 0;
   KVSHM_STEP("alloc.count");
-  // Only a transition that is bound to fail (it meets my FILLING word) can be in the way.
+  // Only a transition that is bound to fail (it meets my FILLING word) can be in the way. A count
+  // without one: the word was damaged and said FREE of a block that this process holds. It is one
+  // membership more then, and each is given back in its turn.
   // M:counts.2
-  while (!c.compare_exchange_weak(v, 1 | kF, std::memory_order_acq_rel)) {
-    if (v & kT) wait_settled(a, c);
+  while (!c.compare_exchange_weak(v, ((v & kCount) + 1) | kF, std::memory_order_acq_rel)) {
+    if (!(v & kT)) continue;
+    wait_settled(a, c);
     v = 0;
   }
 }
