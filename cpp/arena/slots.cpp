@@ -234,6 +234,10 @@ ReapCounts scrub_slot(Arena& a, unsigned slot, bool device_free) {
       bits ^= bit;
       ReapCounts here;
       const std::uint64_t first = std::uint64_t{region} * kRegionBlocks;
+      if (first >= a.nblocks) {  // damage: nobody enters a region that does not exist
+        regions[word].fetch_and(~bit, std::memory_order_seq_cst);
+        continue;
+      }
       for (std::uint64_t id = first; id < first + kRegionBlocks && id < a.nblocks; id++) {
         Hot& h = a.hot[id];
         const word_t w = h.word.load(std::memory_order_acquire);
