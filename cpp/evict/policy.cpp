@@ -80,7 +80,8 @@ bool pop_mark(Arena& a, std::uint32_t* id, std::uint64_t* seq) {
 std::uint64_t marks_left(const Arena& a) {
   const std::uint64_t tail = a.sb->marks_tail.load(std::memory_order_acquire);
   const std::uint64_t head = a.sb->marks_head.load(std::memory_order_acquire);
-  return head > tail ? head - tail : 0;
+  if (head <= tail) return 0;
+  return head - tail < kMarks ? head - tail : kMarks;  // more: damage, or a look in two moments
 }
 
 }  // namespace kvshm
