@@ -14,6 +14,12 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 std::uint64_t arrived_bit(std::uint32_t part) { return std::uint64_t{1} << (32 + part); }
 std::uint64_t begun_bit(std::uint32_t part) { return std::uint64_t{1} << part; }
 
+// 0, so that nothing of it begins or counts as arrived: a number that no allocation wrote.
+std::uint32_t parts_of(const Cold& c) {
+  const std::uint32_t n = c.nparts.load(kRelaxed);
+  return n <= KVSHM_MAX_PARTS ? n : 0;
+}
+
 // A one-part block needs no explicit begin and arrive.
 int imply_parts(Arena& a, std::uint32_t id) {
   Cold& c = a.cold[id];
@@ -84,7 +90,7 @@ Stat counter_of(std::uint8_t result) {
 int begin_part(Arena& a, kvshm_handle h, std::uint32_t part) {
   if (!fills(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
   Cold& c = a.cold[h.id];
-  if (part >= c.nparts.load(kRelaxed)) return -EINVAL;
+  if (part >= parts_of(c)) return -EINVAL;
   // Begun once a life: who dies in a slice makes the fill unpublishable.
   KVSHM_STEP("begin.before");
   // M:fill.8
@@ -97,7 +103,7 @@ int begin_part(Arena& a, kvshm_handle h, std::uint32_t part) {
 int arrive_part(Arena& a, kvshm_handle h, std::uint32_t part) {
   if (!fills(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
   Cold& c = a.cold[h.id];
-  if (part >= c.nparts.load(kRelaxed)) return -EINVAL;
+  if (part >= parts_of(c)) return -EINVAL;
   if (!(c.parts.load(kRelaxed) & begun_bit(part))) return -KVSHM_EPART;
   KVSHM_STEP("arrive.before");
   // release: the slice's bytes before the bit; pairs with the acquire in all_arrived
@@ -109,7 +115,7 @@ int arrive_part(Arena& a, kvshm_handle h, std::uint32_t part) {
 
 bool all_arrived(const Arena& a, std::uint32_t id) {
   const Cold& c = a.cold[id];
-  const std::uint32_t n = c.nparts.load(kRelaxed);
+  const std::uint32_t n = parts_of(c);
   const std::uint64_t want = ((std::uint64_t{1} << n) - 1) << 32;
   // M:fill.12
   return n && (c.parts.load(std::memory_order_acquire) & want) == want;
