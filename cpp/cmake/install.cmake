@@ -12,6 +12,14 @@ endif()
 install(TARGETS kvshm EXPORT kvshmTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ${_namelink})
 install(FILES ${PROJECT_SOURCE_DIR}/include/kvshm.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
+# Ours, and the notices that go with what is linked into the library. In a wheel they lie where
+# Python's packages have them (license-files in pyproject.toml).
+if(NOT SKBUILD)
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/licenses DESTINATION ${CMAKE_INSTALL_DOCDIR}
+    FILES_MATCHING PATTERN "*.txt")
+endif()
+
 if(SKBUILD)
   # A wheel holds no symlinks, so -lkvshm finds a linker script. It is written into a folder of its
   # own: beside the library it would be written through CMake's symlink, over the library itself.

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from .conftest import BUILD
+from .conftest import BUILD, ROOT
 
 
 def test_what_is_installed(plain_prefix: Path) -> None:
@@ -11,7 +11,10 @@ def test_what_is_installed(plain_prefix: Path) -> None:
              if not path.is_dir()}
     targets = {name for name in there if "kvshmTargets" in name}
     assert len(targets) == 2    # one of them by the build type
-    assert there - targets == {
+    notices = {f"share/doc/kvshm/{path.relative_to(ROOT)}"
+               for path in (ROOT / "LICENSE", *(ROOT / "licenses").glob("*.txt"))}
+    assert len(notices) == 4 and notices <= there
+    assert there - targets - notices == {
         "include/kvshm.h", "lib/libkvshm.so", "lib/libkvshm.so.0", "lib/pkgconfig/kvshm.pc",
         "lib/cmake/kvshm/kvshmConfig.cmake", "lib/cmake/kvshm/kvshmConfigVersion.cmake"}
     assert (plain_prefix / "lib" / "libkvshm.so").readlink() == Path("libkvshm.so.0")
