@@ -1,5 +1,6 @@
 #include "device/copy.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -9,12 +10,6 @@
 
 namespace kvshm {
 namespace {
-
-using CopyFn = void (*)(char*, const char*, std::size_t);
-struct Variant {
-  const char* name;
-  CopyFn fn;
-};
 
 void plain(char* d, const char* s, std::size_t n) { std::memcpy(d, s, n); }
 
@@ -51,16 +46,12 @@ __attribute__((target("avx2"))) void avx2(char* d, const char* s, std::size_t n)
 }
 #endif
 
-Variant choose() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return {"avx512", avx512};
-  if (__builtin_cpu_supports("avx2")) return {"avx2", avx2};
-#endif
-  return {"plain", plain};
-}
-
-const Variant& variant() {
-  static const Variant v = choose();
+const CopyVariant& variant() {
+  static const CopyVariant& v = []() -> const CopyVariant& {
+    for (const CopyVariant& c : copy_variants())
+      if (c.works) return c;
+    return copy_variants().back();
+  }();
   return v;
 }
 
@@ -71,24 +62,38 @@ constexpr std::size_t kSmall = 256 << 10;
 
 const char* stream_copy_variant() { return variant().name; }
 
-void stream_copy(void* dst, const void* src, std::size_t n) {
-  if (!n) return;  // nothing may come from nowhere
+std::span<const CopyVariant> copy_variants() {
+  static const CopyVariant all[] = {
+#if defined(__x86_64__)
+      {"avx512", avx512, bool(__builtin_cpu_supports("avx512f"))},
+      {"avx2", avx2, bool(__builtin_cpu_supports("avx2"))},
+#endif
+      {"plain", plain, true}};
+  return all;
+}
+
+void stream_copy_by(const CopyVariant& v, void* dst, const void* src, std::size_t n) {
   char* d = static_cast<char*>(dst);
   const char* s = static_cast<const char*>(src);
-  const Variant& v = variant();
-  if (n < kSmall || v.fn == plain) {
-    std::memcpy(d, s, n);
-    return;
-  }
-  const std::size_t head = (64 - reinterpret_cast<std::uintptr_t>(d) % 64) % 64;
+  const std::size_t head =
+      std::min<std::size_t>((64 - reinterpret_cast<std::uintptr_t>(d) % 64) % 64, n);
   std::memcpy(d, s, head);
   d += head, s += head, n -= head;
   const std::size_t body = n & ~std::size_t{255};
-  v.fn(d, s, body);
+  v.body(d, s, body);
   std::memcpy(d + body, s + body, n - body);
 #if defined(__x86_64__)
   _mm_sfence();  // streaming stores are not ordered by a release store
 #endif
+}
+
+void stream_copy(void* dst, const void* src, std::size_t n) {
+  if (!n) return;  // nothing may come from nowhere
+  const CopyVariant& v = variant();
+  if (n < kSmall || v.body == plain)
+    std::memcpy(dst, src, n);
+  else
+    stream_copy_by(v, dst, src, n);
 }
 
 }  // namespace kvshm
