@@ -46,9 +46,7 @@ int kvshm_reap(kvshm_arena* h, kvshm_reap_report* report) {
   if (call.rc()) return call.rc();
   if (report) {
     if (report->size < sizeof *report) return -EINVAL;
-    const std::size_t size = report->size;
-    *report = {};
-    report->size = size;
+    clear_sized(report);
   }
   return reap_dead(*call, report);
 }
@@ -62,9 +60,7 @@ int kvshm_get_stats(kvshm_arena* h, kvshm_stats* out) {
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   const Arena& a = *call;
-  const std::size_t size = out->size;
-  *out = {};
-  out->size = size;
+  clear_sized(out);
   count_blocks(a, out);
   for (unsigned s = 0; s < kSlots; s++) {
     KVSHM_COUNTER_FIELDS(KVSHM_ADD)
@@ -81,9 +77,7 @@ int kvshm_get_own_stats(kvshm_arena* h, kvshm_stats* out) {
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   const Arena& a = *call;
-  const std::size_t size = out->size;
-  *out = {};
-  out->size = size;
+  clear_sized(out);
   KVSHM_COUNTER_FIELDS(KVSHM_OWN)
   return 0;
 }
@@ -97,9 +91,7 @@ int kvshm_get_block(kvshm_arena* h, uint32_t id, kvshm_block_info* out) {
   if (!a.in_range(id)) return fail(-EINVAL, "block %u out of range (%u blocks)", id, a.nblocks);
   const Hot& b = a.hot[id];
   const Cold& c = a.cold[id];
-  const std::size_t size = out->size;
-  *out = {};
-  out->size = size;
+  clear_sized(out);
   constexpr auto relaxed = std::memory_order_relaxed;
   const word_t w = b.word.load(std::memory_order_acquire);
   b.load_key().store(out->key);

@@ -83,6 +83,13 @@ int check_size(const T* s) {
   return fail(-EINVAL, "a struct is NULL or its size is not set: use its INIT macro");
 }
 
+template <class T>
+void clear_sized(T* s) {  // all but the size that the caller gave
+  const auto size = s->size;
+  *s = {};
+  s->size = size;
+}
+
 inline int misuse(Arena& a, int rc) {  // counted, so that a leak of discipline shows
   if (rc == -KVSHM_ENOTMINE || rc == -KVSHM_ESTATE || rc == -EBADF) a.count(kStat_misuse_total);
   return rc;

@@ -133,9 +133,7 @@ int kvshm_get_info(kvshm_arena* h, kvshm_info* out) {
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   const Arena& a = *call;
-  const std::size_t size = out->size;
-  *out = {};
-  out->size = size;
+  clear_sized(out);
   out->bytes = a.geometry.bytes;
   out->block_bytes = a.block_bytes;
   out->blocks = a.nblocks;
