@@ -6,4 +6,4 @@ from kvshm.lease cimport Lease
 
 
 cdef class Arena(Attachment):
-    cdef Lease find(self, object keys, bint touch, object tag)
+    cdef Lease find(self, object keys, bint touch, object tag, int how=*)

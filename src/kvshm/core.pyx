@@ -31,6 +31,10 @@ from kvshm.attach import connect
 from kvshm.errors import Busy
 from kvshm.records import ReapReport
 
+cdef enum:
+    PREFIX, SCATTERED, DISTINCT
+_FINDING = ("match", "scattered match", "scan")
+
 
 cdef class Arena(Attachment):
     """One host's KV cache, as this process is attached to it.
@@ -65,34 +69,50 @@ cdef class Arena(Attachment):
     @classmethod
     def create(cls, name="auto", **options):
         """As open(), but ArenaExists if there is one."""
-        return connect(cls, "create", name, options.pop("timeout", 10.0), **_all_options(options))
+        return connect(cls, "create", name, **Arena.open.__kwdefaults__ | options)
 
     @classmethod
     def attach(cls, name="auto", **options):
         """As open(), but ArenaNotFound if there is none."""
-        return connect(cls, "attach", name, options.pop("timeout", 10.0), **_all_options(options))
+        return connect(cls, "attach", name, **Arena.open.__kwdefaults__ | options)
 
     # Finding and holding
 
-    cdef Lease find(self, object keys, bint touch, object tag):
+    cdef Lease find(self, object keys, bint touch, object tag, int how=PREFIX):
         cdef Keys wanted = as_keys(keys)
         cdef uint64_t number = as_tag(tag)
         cdef uint32_t flags = 0 if touch else KVSHM_NO_TOUCH
         cdef kvshm_lease token = 0
         cdef kvshm_handle pending
+        cdef Bytes which
+        cdef uint32_t *firsts = NULL
         cdef int64_t n
         cdef Lease lease
         self.alive()
         lease = new_lease(self, tag, wanted.n)
         pending.seq = 0
+        if how == DISTINCT:
+            first = np.empty(wanted.n, np.uint32)
+            which = as_bytes(first, True)
+            firsts = <uint32_t *>which.ptr
         with nogil:
-            n = kvshm_match_with(self.ptr, wanted.ptr, wanted.n, flags, number, lease.blocks,
-                                 &token, &pending)
+            if how == PREFIX:
+                n = kvshm_match_with(self.ptr, wanted.ptr, wanted.n, flags, number, lease.blocks,
+                                     &token, &pending)
+            elif how == SCATTERED:
+                n = kvshm_match_scattered(self.ptr, wanted.ptr, wanted.n, flags, number,
+                                          lease.blocks, &token)
+            else:
+                n = kvshm_scan(self.ptr, wanted.ptr, wanted.n, flags, number, lease.blocks,
+                               firsts, &token)
         if n < 0:
-            fail(n, f"match of {wanted.n} keys")
+            fail(n, f"{_FINDING[how]} of {wanted.n} keys")
         if pending.seq:
             lease.pending = from_handle(pending)
-        return begin_lease(lease, token, <uint32_t>n)
+        if how == DISTINCT:
+            lease.which = first[:n]
+        # Of a scattered match n is how many were found; its misses have a place, too.
+        return begin_lease(lease, token, wanted.n if how == SCATTERED else <uint32_t>n)
 
     def match(self, keys, *, touch=True, tag=""):
         """The longest prefix of `keys` that is READY, held: a Lease of n blocks, n may be 0.
@@ -104,42 +124,12 @@ cdef class Arena(Attachment):
 
     def match_scattered(self, keys, *, touch=True, tag=""):
         """Every key by itself: a Lease with an entry for each, its id NONE where there is none."""
-        cdef Keys wanted = as_keys(keys)
-        cdef uint64_t number = as_tag(tag)
-        cdef uint32_t flags = 0 if touch else KVSHM_NO_TOUCH
-        cdef kvshm_lease token = 0
-        cdef int64_t n
-        cdef Lease lease
-        self.alive()
-        lease = new_lease(self, tag, wanted.n)
-        with nogil:
-            n = kvshm_match_scattered(self.ptr, wanted.ptr, wanted.n, flags, number, lease.blocks,
-                                      &token)
-        if n < 0:
-            fail(n, f"scattered match of {wanted.n} keys")
-        return begin_lease(lease, token, wanted.n)
+        return self.find(keys, touch, tag, SCATTERED)
 
     def scan(self, keys, *, touch=False, tag=""):
         """The distinct blocks among `keys`: a Lease of the hits; `which[j]` of it is the index of
         the first key that block j answers to (uint32)."""
-        cdef Keys wanted = as_keys(keys)
-        cdef uint64_t number = as_tag(tag)
-        cdef uint32_t flags = 0 if touch else KVSHM_NO_TOUCH
-        cdef kvshm_lease token = 0
-        cdef Bytes which
-        cdef int64_t n
-        cdef Lease lease
-        self.alive()
-        lease = new_lease(self, tag, wanted.n)
-        found = np.empty(wanted.n, np.uint32)
-        which = as_bytes(found, True)
-        with nogil:
-            n = kvshm_scan(self.ptr, wanted.ptr, wanted.n, flags, number, lease.blocks,
-                           <uint32_t *>which.ptr, &token)
-        if n < 0:
-            fail(n, f"scan of {wanted.n} keys")
-        lease.which = found[:n]
-        return begin_lease(lease, token, <uint32_t>n)
+        return self.find(keys, touch, tag, DISTINCT)
 
     def presence(self, keys):
         """Per key a mask (uint8, see kvshm.Presence): 1 in memory, 2 on disk, 4 remote, 8 being
@@ -392,14 +382,3 @@ cdef class Arena(Attachment):
             return f"<kvshm.Arena {self.name!r}, closed>"
         return (f"<kvshm.Arena {self.name!r}: {self.blocks} blocks of {self.block_bytes} bytes, "
                 f"slot {self.slot}>")
-
-
-def _all_options(given):
-    """open()'s defaults for what create() and attach() were not given."""
-    options = {"size": 0, "block_bytes": 0, "identity": None, "dir": None, "blocks": 0,
-               "label": None, "group": None, "pin": "auto", "huge": "auto", "numa": "auto",
-               "helper": True, "reap_interval": 0.5}
-    unknown = given.keys() - options.keys()
-    if unknown:
-        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
-    return options | given

@@ -8,11 +8,12 @@ from kvshm.ckvshm cimport kvshm_handle, kvshm_key
 cdef class Guard:
     cdef readonly Attachment arena
     cdef kvshm_handle h
-    cdef bint owned
+    cdef bint owned, filling
 
     cdef int own(self, Attachment arena, kvshm_handle h) except -1
     cdef int need(self, str what) except -1
     cdef kvshm_handle take(self) noexcept
+    cdef void give_back(self, kvshm_handle h) noexcept
 
 
 cdef class FillGuard(Guard):

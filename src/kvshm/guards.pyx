@@ -59,6 +59,27 @@ cdef class Guard:
             self.owned = False
         return h
 
+    cdef void give_back(self, kvshm_handle h) noexcept:
+        cdef Attachment arena = self.arena
+        cdef bint filling = self.filling
+        with nogil:
+            if filling:
+                kvshm_abort(arena.ptr, &h, 1)
+            else:
+                kvshm_drop(arena.ptr, &h, 1)
+
+    def release(self):
+        """Give it back: what is not registered becomes free, what is stays cached. A second call
+        does nothing."""
+        cdef kvshm_handle h = self.take()
+        if h.seq:
+            self.give_back(h)
+
+    def __dealloc__(self):
+        if self.owned:
+            self.owned = False
+            self.give_back(self.h)
+
     @property
     def id(self):
         """Id of the block."""
@@ -90,25 +111,13 @@ cdef class Guard:
 cdef class FillGuard(Guard):
     """A block that is still being written."""
 
+    def __cinit__(self, token=None):
+        self.filling = True
+
     def view(self):
         """Its bytes, writable."""
         self.need("view")
         return view_fill(self.arena, self.h)
-
-    def release(self):
-        """Give it back unregistered: it becomes free. A second call does nothing."""
-        cdef kvshm_handle h = self.take()
-        if h.seq:
-            with nogil:
-                kvshm_abort(self.arena.ptr, &h, 1)
-
-    def __dealloc__(self):
-        cdef kvshm_handle h
-        if self.owned:
-            h = self.h
-            self.owned = False
-            with nogil:
-                kvshm_abort(self.arena.ptr, &h, 1)
 
 
 @cython.final
@@ -226,21 +235,6 @@ cdef class ImmutableBlock(Guard):
         rc = kvshm_set_priority(self.arena.ptr, self.h, priority)
         if rc < 0:
             fail(rc, f"priority of block {self.h.id}")
-
-    def release(self):
-        """Give the hold back; the block stays cached. A second call does nothing."""
-        cdef kvshm_handle h = self.take()
-        if h.seq:
-            with nogil:
-                kvshm_drop(self.arena.ptr, &h, 1)
-
-    def __dealloc__(self):
-        cdef kvshm_handle h
-        if self.owned:
-            h = self.h
-            self.owned = False
-            with nogil:
-                kvshm_drop(self.arena.ptr, &h, 1)
 
 
 @cython.final
