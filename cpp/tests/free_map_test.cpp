@@ -197,6 +197,28 @@ TEST_F(FreeMap, ARunIsOfNeighboursOrNothing) {
   EXPECT_EQ(stats(pool.a).blocks_free, a.nblocks);
 }
 
+// Two have taken the same hint (scrub had set it again): one of them gets the block.
+TEST_F(FreeMap, OneHintTakenTwiceIsOneBlock) {
+  ids_t rival;
+  bool once = false;
+  ids_t got;
+  {
+    Steps steps([&](const char* name) {
+      if (once || std::strcmp(name, "alloc.claim") != 0) return;
+      once = true;
+      a.free_map[0].fetch_or(1);
+      rival = claim(a, 1);
+    });
+    a.free_cursor.store(0);
+    got = claim(a, 2);
+  }
+  EXPECT_EQ(rival, ids_t{0});
+  EXPECT_EQ(got, (ids_t{1, 2}));
+  unclaim(a, rival);
+  unclaim(a, got);
+  EXPECT_EQ(stats(pool.a).blocks_free, a.nblocks);
+}
+
 TEST_F(FreeMap, ThreadsShareItOut) {
   std::vector<ids_t> got(4);
   std::vector<std::thread> threads;
