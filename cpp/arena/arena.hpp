@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -28,7 +29,10 @@ struct Evictor {  // under `mutex`; all of it are hints
   unsigned nkept = 0;
 };
 
+class Pin;
+
 struct Arena {
+  Arena();
   // where things are in this process
   std::byte* base = nullptr;
   Superblock* sb = nullptr;
@@ -63,6 +67,7 @@ struct Arena {
   std::size_t anchor_bytes = 0;
   std::uint64_t page_bytes = kPage;
   bool pinned = false, created = false;
+  std::unique_ptr<Pin> pin;  // registration with a device (device/pin.hpp)
 
   // helper thread
   pthread_t helper{};

@@ -13,6 +13,7 @@
 #include "arena/object.hpp"
 #include "arena/pages.hpp"
 #include "arena/slots.hpp"
+#include "device/pin.hpp"
 
 namespace kvshm {
 namespace {
@@ -130,7 +131,8 @@ Next attempt(Arena& a, Mode mode, const kvshm_options& o, std::int64_t deadline,
 
 void unmap(Arena& a) {
   if (a.counts) munmap(a.counts, std::size_t(a.nblocks) * 4);
-  if (a.base) munmap(a.base, a.geometry.bytes);
+  // What a device would not give back must not be mapped anew at its address.
+  if (a.base && a.pin->may_unmap()) munmap(a.base, a.geometry.bytes);
   if (a.anchor) munmap(a.anchor, a.anchor_bytes);
   a.counts = nullptr;
   a.base = nullptr;
@@ -140,6 +142,7 @@ void unmap(Arena& a) {
 
 }  // namespace
 
+Arena::Arena() : pin(std::make_unique<Pin>(*this)) {}
 Arena::~Arena() { unmap(*this); }
 
 int bring_up(Mode mode, const char* name, const kvshm_options& o, std::unique_ptr<Arena>* out) {
@@ -168,6 +171,10 @@ int bring_up(Mode mode, const char* name, const kvshm_options& o, std::unique_pt
 
 void take_down(Arena& a) {
   stop_helper(a);
+  if (a.pin->active()) {
+    give_back(a);  // the others do not wait for a device
+    a.pin->undo_all();
+  }
   leave_slot(a);
   unmap(a);
 }

@@ -73,6 +73,16 @@ static_assert(offsetof(Superblock, dead) == 64 && offsetof(Superblock, space) ==
               offsetof(Superblock, tick) == 192 && offsetof(Superblock, evictions) == 256 &&
               offsetof(Superblock, geometry) == 320);
 
+// device_memory of a slot: what a reaper must know of its GPU memory.
+struct DeviceWord {
+  static constexpr std::uint32_t kMark = 1;  // registered: its device may write after its death
+  static constexpr std::uint32_t make(bool mark, std::uint32_t state, std::uint32_t drain_ms) {
+    return (mark ? kMark : 0) | state << 1 | drain_ms << 8;
+  }
+  static constexpr std::uint32_t state(std::uint32_t w) { return w >> 1 & 7; }
+  static constexpr std::uint32_t drain_ms(std::uint32_t w) { return w >> 8; }
+};
+
 struct LeaseLine {  // single writer; a hint for the inspector
   std::atomic<std::uint64_t> tag;
   std::atomic<std::uint32_t> start, count;  // seconds of CLOCK_MONOTONIC; holds
@@ -82,16 +92,18 @@ struct alignas(64) SlotRecord {
   std::atomic<std::uint32_t> used;
   std::int32_t pid;
   std::uint32_t uid;
-  std::atomic<std::uint32_t> device_memory;  // registered with a GPU: drain after death
+  std::atomic<std::uint32_t> device_memory;  // see DeviceWord
   std::uint64_t start_time, attached_at, pid_ns;
   std::atomic<std::uint64_t> drain_until;  // ms of CLOCK_BOOTTIME
   std::atomic<std::uint64_t> quota;        // blocks; 0 = none
   char label[64];
+  std::atomic<std::uint64_t> device_bytes;  // registered with its device, for the inspector
   alignas(64) std::atomic<std::uint64_t> stats[kStatRoom];  // totals go on over lives of the slot
   std::atomic<std::uint64_t> histograms[kHistograms][kBuckets];
   LeaseLine leases[kLeaseLines];
   std::atomic<std::uint64_t> touches[kTouchRing];
 };
+static_assert(offsetof(SlotRecord, device_bytes) == 120 && offsetof(SlotRecord, stats) == 128);
 static_assert(sizeof(SlotRecord) % 64 == 0 && sizeof(SlotRecord) <= 40 * 1024);
 
 struct alignas(64) Tenant {

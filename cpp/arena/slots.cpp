@@ -44,6 +44,7 @@ void write_identity(Arena& a, const char* label) {
   r.attached_at = std::uint64_t(time(nullptr));
   r.pid_ns = pid_namespace();
   r.device_memory.store(0, std::memory_order_relaxed);
+  r.device_bytes.store(0, std::memory_order_relaxed);
   r.drain_until.store(0, std::memory_order_relaxed);
   r.quota.store(0, std::memory_order_relaxed);
   char name[sizeof r.label] = {};
@@ -72,14 +73,15 @@ bool device_done(int fd, unsigned slot, const SlotRecord& r) {
   return !until || std::uint64_t(boottime_ms()) >= until;
 }
 
-// A dead process that had registered device memory: its copies may still land for a while.
+// A dead process that had registered device memory: its copies may still land for a while. acquire:
+// pairs with the store of the mark before the first registration.
 void start_drain(SlotRecord& r) {
-  if (!r.device_memory.load(std::memory_order_acquire)) return;
-  constexpr std::uint64_t kDrainMs = 2000;
+  const std::uint32_t device = r.device_memory.load(std::memory_order_acquire);
+  if (!(device & DeviceWord::kMark)) return;
   std::uint64_t none = 0;
   KVSHM_STEP("reap.drain");
-  r.drain_until.compare_exchange_strong(none, std::uint64_t(boottime_ms()) + kDrainMs,
-                                        std::memory_order_acq_rel);
+  r.drain_until.compare_exchange_strong(
+      none, std::uint64_t(boottime_ms()) + DeviceWord::drain_ms(device), std::memory_order_acq_rel);
 }
 
 int keep_description(Arena& a, int fd) {
@@ -166,12 +168,16 @@ int claim_slot(Arena& a, const char* label) {
   return no_slot(a);
 }
 
+void give_back(Arena& a) {
+  scrub_slot(a, a.slot, true);  // no ring, no copy of ours runs any more: all of it is given back
+  for (auto& l : a.mine->leases) l.count.store(0, std::memory_order_relaxed);
+}
+
 void leave_slot(Arena& a) {
   if (!a.anchor) return;
   ForkGuard no_fork;
   KVSHM_STEP("slot.leave");
-  scrub_slot(a, a.slot, true);  // no ring of ours runs any more: all of it is given back
-  for (auto& l : a.mine->leases) l.count.store(0, std::memory_order_relaxed);
+  give_back(a);
   KVSHM_STEP("slot.unuse");
   a.mine->used.store(0, std::memory_order_release);
   KVSHM_STEP("slot.unused");
@@ -282,6 +288,10 @@ void fill_process(Arena& a, unsigned slot, kvshm_process* out) {
   out->pid_ns = r.pid_ns;
   std::memcpy(out->label, r.label, sizeof out->label);
   out->label[sizeof out->label - 1] = 0;
+  const std::uint32_t device = r.device_memory.load(std::memory_order_relaxed);
+  out->device_memory = device & DeviceWord::kMark;
+  out->device_state = DeviceWord::state(device);
+  out->device_bytes = r.device_bytes.load(std::memory_order_relaxed);
   File f(open_object(a, O_RDONLY));
   if (!f) return;
   out->alive = byte_locked(f.get(), life_byte(slot)) == 1;

@@ -18,7 +18,9 @@ struct ReapCounts {
 // Takes a free, drained, scrubbed slot and writes its identity line. -KVSHM_ENOSLOT with a text
 // that names who holds and who drains.
 int claim_slot(Arena& a, const char* label);
-// Gives everything back and lets the slot go. No other call of this process runs.
+// Gives everything back. No other call of this process runs.
+void give_back(Arena& a);
+// The same, and lets the slot go.
 void leave_slot(Arena& a);
 // Every slot in use whose life byte is free. report may be nullptr. 0 or -ESTALE.
 int reap_dead(Arena& a, kvshm_reap_report* report);

@@ -13,7 +13,13 @@
 #include "arena/arena.hpp"
 #include "arena/fork.hpp"
 
+namespace kvshm {
+class Closing;
+}
+
 struct kvshm_arena {
+  kvshm_arena();
+  ~kvshm_arena();
   static constexpr std::uint64_t kAlive = 0x6b767368616e646cULL;
   struct alignas(64) Stripe {
     std::atomic<std::int64_t> calls{0};
@@ -23,7 +29,8 @@ struct kvshm_arena {
   std::uint32_t fork_generation = 0;
   std::mutex close_mutex;
   std::unique_ptr<kvshm::Arena> impl;
-  kvshm_arena* next = nullptr;  // of all that were ever opened
+  std::unique_ptr<kvshm::Closing> taking_down;  // a close that a device keeps waiting
+  kvshm_arena* next = nullptr;                  // of all that were ever opened
   Stripe stripes[16];
 };
 

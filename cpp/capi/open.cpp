@@ -10,6 +10,8 @@
 #include "arena/object.hpp"
 #include "arena/pages.hpp"
 #include "capi/call.hpp"
+#include "capi/closing.hpp"
+#include "device/pin.hpp"
 
 using namespace kvshm;
 
@@ -67,7 +69,30 @@ std::int64_t calls_running(kvshm_arena* h) {
   return n;
 }
 
+// Under close_mutex, when no call runs any more.
+int end_of(kvshm_arena* h, std::int64_t deadline) {
+  if (!h->taking_down) {
+    if (!h->impl->pin->active()) {
+      take_down(*h->impl);
+      h->impl.reset();
+      return 0;
+    }
+    h->taking_down.reset(new (std::nothrow) Closing(std::move(h->impl)));
+    if (!h->taking_down) return -ENOMEM;
+    h->taking_down->start();
+  }
+  if (!h->taking_down->wait(deadline))
+    return fail(-EBUSY,
+                "its memory is still being unregistered with a device; all else is given "
+                "back, and closing once more waits for the end");
+  h->taking_down.reset();
+  return 0;
+}
+
 }  // namespace
+
+kvshm_arena::kvshm_arena() = default;
+kvshm_arena::~kvshm_arena() = default;
 
 extern "C" {
 
@@ -87,9 +112,10 @@ int kvshm_close(kvshm_arena* h, uint32_t timeout_ms) {
   if (h->fork_generation != fork_generation()) return -KVSHM_EFORKED;
   const int saved = errno;
   std::lock_guard<std::mutex> lock(h->close_mutex);
-  if (h->closing.exchange(true, std::memory_order_seq_cst)) return -KVSHM_ECLOSED;
   const std::int64_t deadline = now_ms() + timeout_ms;
-  while (calls_running(h)) {
+  if (h->closing.exchange(true, std::memory_order_seq_cst) && !h->taking_down)
+    return -KVSHM_ECLOSED;
+  while (!h->taking_down && calls_running(h)) {
     if (now_ms() >= deadline) {
       h->closing.store(false, std::memory_order_seq_cst);
       errno = saved;
@@ -97,10 +123,10 @@ int kvshm_close(kvshm_arena* h, uint32_t timeout_ms) {
     }
     sleep_ms(1);
   }
-  take_down(*h->impl);
-  h->impl.reset();
+  const int rc = end_of(h, deadline);
+  if (rc == -ENOMEM) h->closing.store(false, std::memory_order_seq_cst);
   errno = saved;
-  return 0;
+  return rc;
 }
 
 int kvshm_remove(const char* name, const char* dir, int force) {

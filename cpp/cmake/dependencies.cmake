@@ -5,7 +5,7 @@
 
 find_package(Threads REQUIRED)
 add_library(kvshm_deps INTERFACE)
-target_link_libraries(kvshm_deps INTERFACE Threads::Threads)
+target_link_libraries(kvshm_deps INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 
 find_path(KVSHM_SODIUM_INCLUDE sodium.h)
 find_library(KVSHM_SODIUM_LIBRARY NAMES libsodium.a sodium)

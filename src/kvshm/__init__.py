@@ -57,6 +57,9 @@ if TYPE_CHECKING:
         ArenaInfo,
         BlockInfo,
         Broken,
+        DeviceInfo,
+        DeviceRange,
+        DeviceState,
         Handle,
         Presence,
         ProcessInfo,
@@ -88,8 +91,8 @@ _HOME = {
     "kvshm.log": "set_log",
     "kvshm.objects": "Object ObjectFill",
     "kvshm.records":
-        "NONE ArenaInfo BlockInfo Broken Handle Presence ProcessInfo ReapReport State Stats "
-        "Status",
+        "NONE ArenaInfo BlockInfo Broken DeviceInfo DeviceRange DeviceState Handle Presence "
+        "ProcessInfo ReapReport State Stats Status",
     "kvshm.views": "View",
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
@@ -130,6 +133,9 @@ __all__ = [
     "Busy",
     "Closed",
     "CompleteBlock",
+    "DeviceInfo",
+    "DeviceRange",
+    "DeviceState",
     "Error",
     "Fill",
     "Forked",

@@ -119,7 +119,9 @@ cdef class Attachment:
 
         Waits up to `timeout` seconds for calls of other threads; kvshm.Busy after that, and nothing
         has changed. BufferError while a View lives, as for mmap. A second call does nothing; in a
-        forked child, which owns nothing, the first one does nothing either.
+        forked child, which owns nothing, the first one does nothing either. Where a device takes
+        longer to unregister the memory: Busy, too, with all else done; that goes on by itself, and
+        closing once more waits for its end.
         """
         cdef double deadline = deadline_in(timeout)
         cdef uint32_t wait = <uint32_t>((deadline - now()) * 1000)

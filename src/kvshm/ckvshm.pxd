@@ -27,6 +27,9 @@ cdef extern from "kvshm.h" nogil:
     int KVSHM_IN_G2, KVSHM_IN_G3, KVSHM_IN_G4, KVSHM_IS_FILLING
     int KVSHM_FREE, KVSHM_FILLING, KVSHM_READY, KVSHM_EVICTING, KVSHM_READY_LAST
     int KVSHM_F_DUPLICATE, KVSHM_F_ANNOUNCED, KVSHM_F_FAILED, KVSHM_F_PRIVATE
+    int KVSHM_DEVICE_OK, KVSHM_DEVICE_ALREADY, KVSHM_DEVICE_GONE
+    int KVSHM_DEVICE_NONE, KVSHM_DEVICE_REGISTERING, KVSHM_DEVICE_REGISTERED, KVSHM_DEVICE_PARTLY
+    int KVSHM_DEVICE_REFUSED, KVSHM_DEVICE_UNREGISTERING
     int KVSHM_LOG_DEBUG, KVSHM_LOG_INFO, KVSHM_LOG_WARN, KVSHM_LOG_ERROR
 
     ctypedef struct kvshm_arena:
@@ -184,6 +187,44 @@ cdef extern from "kvshm.h" nogil:
     int kvshm_object_read(const kvshm_object *o, uint64_t offset, void *dst, uint64_t n)
     void kvshm_object_close(kvshm_object *o)
 
+    # Registration with a device
+    ctypedef struct kvshm_device_backend:
+        size_t size
+        const char *name
+        void *user
+        uint64_t max_bytes
+        int (*register_memory)(void *user, void *data, size_t bytes) noexcept
+        int (*unregister_memory)(void *user, void *data) noexcept
+        int (*covers)(void *user, const void *data, size_t bytes) noexcept
+        void (*clear_error)(void *user) noexcept
+        const char *(*error_text)(void *user, int code) noexcept
+        void (*finish)(void *user) noexcept
+
+    ctypedef struct kvshm_device_options:
+        size_t size
+        const kvshm_device_backend *backend
+        uint64_t piece_bytes
+        uint32_t mode, timeout_ms, drain_ms
+        int32_t device
+
+    ctypedef struct kvshm_device:
+        size_t size
+        uint32_t state, references
+        uint64_t bytes, bytes_registered, bytes_foreign
+        uint32_t pieces, piece_blocks, stuck
+        int32_t code
+        char backend[16]
+        char reason[192]
+
+    ctypedef struct kvshm_device_range:
+        uint32_t first, blocks, foreign, zero
+
+    int kvshm_register_device(kvshm_arena *a, const kvshm_device_options *opts)
+    int kvshm_wait_device(kvshm_arena *a, uint32_t timeout_ms)
+    int kvshm_unregister_device(kvshm_arena *a, uint32_t timeout_ms)
+    int kvshm_get_device(kvshm_arena *a, kvshm_device *out)
+    int64_t kvshm_device_ranges(kvshm_arena *a, kvshm_device_range *out, size_t cap)
+
     # Looking after an arena
     int64_t kvshm_evict(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys)
     int64_t kvshm_clear(kvshm_arena *a)
@@ -218,6 +259,8 @@ cdef extern from "kvshm.h" nogil:
         uint32_t uid
         uint64_t start_time, attached_at, pid_ns
         char label[64]
+        uint64_t device_bytes
+        uint32_t device_state, device_memory
 
     int kvshm_get_process(kvshm_arena *a, uint32_t slot, kvshm_process *out)
     ctypedef void (*kvshm_broken_fn)(int invariant, uint32_t id, const char *what,
@@ -259,10 +302,13 @@ cdef extern from *:
       kvshm_options v = KVSHM_OPTIONS_INIT; return v; }
     static inline kvshm_fill_options kvshm_fill_options_init(void) {
       kvshm_fill_options v = KVSHM_FILL_OPTIONS_INIT; return v; }
+    static inline kvshm_device_options kvshm_device_options_init(void) {
+      kvshm_device_options v = KVSHM_DEVICE_OPTIONS_INIT; return v; }
     static inline kvshm_policy kvshm_policy_init(void) {
       kvshm_policy v = KVSHM_POLICY_INIT; return v; }
     """
     kvshm_identity kvshm_identity_init() nogil
     kvshm_options kvshm_options_init() nogil
     kvshm_fill_options kvshm_fill_options_init() nogil
+    kvshm_device_options kvshm_device_options_init() nogil
     kvshm_policy kvshm_policy_init() nogil

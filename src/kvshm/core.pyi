@@ -10,7 +10,17 @@ from kvshm.fill import Fill
 from kvshm.index.identity import Identity
 from kvshm.lease import Lease
 from kvshm.objects import Object, ObjectFill
-from kvshm.records import ArenaInfo, BlockInfo, Broken, Handle, ProcessInfo, ReapReport, Stats
+from kvshm.records import (
+    ArenaInfo,
+    BlockInfo,
+    Broken,
+    DeviceInfo,
+    DeviceRange,
+    Handle,
+    ProcessInfo,
+    ReapReport,
+    Stats,
+)
 
 _Keys = Any  # (n, 16) uint8, bytes, or a sequence of 16-byte strings
 
@@ -81,6 +91,20 @@ class Arena(Attachment):
     ) -> ObjectFill | None: ...
     def get_object(self, key: Any) -> Object | None: ...
     def put_object(self, key: Any, data: Any, **options: Any) -> bool: ...
+    def register_device(
+        self,
+        backend: Any = "cuda",
+        *,
+        mode: str = "auto",
+        piece: int | str = "1GiB",
+        drain: float = 2.0,
+        device: int | None = None,
+        timeout: float = 60.0,
+    ) -> DeviceInfo: ...
+    def wait_device(self, timeout: float) -> bool: ...
+    def unregister_device(self, *, timeout: float = 60.0) -> None: ...
+    def device(self) -> DeviceInfo: ...
+    def device_ranges(self) -> list[DeviceRange]: ...
     def evict(self, keys: _Keys) -> int: ...
     def clear(self) -> int: ...
     def reset_inactive(self) -> None: ...

@@ -26,7 +26,7 @@ from kvshm.objects cimport create_object, get_object, put_object
 
 import numpy as np
 
-from kvshm import introspect
+from kvshm import device as device_of, introspect
 from kvshm.attach import connect
 from kvshm.errors import Busy
 from kvshm.records import ReapReport
@@ -296,6 +296,42 @@ cdef class Arena(Attachment):
         """Copy `data`, any buffer, into an object of its own, and publish it: True; False if there
         is one of this key already. Options and errors are those of create_object()."""
         return put_object(self, key, data, options)
+
+    # Registration with a device
+
+    def register_device(self, backend="cuda", *, mode="auto", piece="1GiB", drain=2.0, device=None,
+                        timeout=60.0):
+        """Register the blocks' bytes with a device, so that it copies to and from them at full
+        speed: in this process, in pieces of at most `piece` bytes, no block straddling two. Asking
+        again is counted; unregister_device() as often, or close(), undoes it.
+
+        backend: "cuda" (libcuda.so.1, in this thread's context, or else in the primary context of
+        `device`), or a kvshm_device_backend of kvshm.h for others: its address, or a capsule of
+        that name; keep it alive. mode: "auto" works on with what could be registered, and says so
+        (the result, one line of the log, `kvshm stat`); "require" registers all or raises
+        Unsupported. timeout: 0 = come back at once; blocks can be used meanwhile in any case, and
+        after TimedOut or a signal it goes on. Not while CUDA graphs are captured.
+        drain: seconds for which fills of this process are kept from others after it was killed,
+        since copies that a device has begun may still land.
+        """
+        return device_of.register(self, backend, mode, piece, drain, device, timeout)
+
+    def wait_device(self, timeout):
+        """Until registering or undoing it is over: True; False after `timeout` seconds."""
+        return device_of.wait(self, timeout)
+
+    def unregister_device(self, *, timeout=60.0):
+        """Give one reference back; the last one undoes the registration. No copy may be under way.
+        TimedOut: it goes on. Misuse: there is none."""
+        device_of.unregister(self, timeout)
+
+    def device(self):
+        """This process's registration with a device: kvshm.DeviceInfo."""
+        return device_of.describe(self)
+
+    def device_ranges(self):
+        """The blocks that are registered: a list of kvshm.DeviceRange."""
+        return device_of.ranges(self)
 
     # Looking after the arena
 

@@ -93,7 +93,8 @@ def processes(Attachment arena):
                 slot=slot, pid=p.pid, uid=p.uid, label=p.label.decode("utf-8", "replace"),
                 alive=bool(p.alive), device_busy=bool(p.device_busy), draining=bool(p.draining),
                 self=bool(p.self), start_time=p.start_time, attached_at=p.attached_at,
-                pid_ns=p.pid_ns))
+                pid_ns=p.pid_ns, device_bytes=p.device_bytes, device_state=p.device_state,
+                device_memory=bool(p.device_memory)))
     return found
 
 

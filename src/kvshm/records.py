@@ -107,6 +107,48 @@ class ProcessInfo(NamedTuple):
     start_time: int
     attached_at: int
     pid_ns: int
+    device_bytes: int
+    device_state: int
+    device_memory: bool
+
+
+class DeviceState(IntEnum):
+    """Of a process's registration with a device. PARTLY: some blocks; REFUSED: none."""
+
+    NONE = 0
+    REGISTERING = 1
+    REGISTERED = 2
+    PARTLY = 3
+    REFUSED = 4
+    UNREGISTERING = 5
+
+
+class DeviceInfo(NamedTuple):
+    """The registration of this process; `state` is a DeviceState, `reason` says why not all.
+
+    `bytes_registered` of the blocks' `bytes` are usable so far; `bytes_foreign` of these were
+    registered by somebody else. `stuck`: pieces that the device would not give back.
+    """
+
+    state: int
+    backend: str
+    references: int
+    bytes: int
+    bytes_registered: int
+    bytes_foreign: int
+    pieces: int
+    piece_blocks: int
+    stuck: int
+    code: int
+    reason: str
+
+
+class DeviceRange(NamedTuple):
+    """Neighbouring blocks that are registered with the device."""
+
+    first: int
+    blocks: int
+    foreign: bool
 
 
 class ArenaInfo(NamedTuple):

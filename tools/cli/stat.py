@@ -113,7 +113,9 @@ def _render(d: dict[str, Any], color: bool) -> str:
         text.pairs("arena", {k: "-" if v is None else v for k, v in arena.items()}),
         text.pairs("sizes", sizes),
         text.pairs("blocks", {k: d["stats"][k] for k in gauges}),
-        "# processes\n" + (_processes(d["processes"], color) or "none"),
+        "# processes\n" + (_processes(
+            d["processes"], d["stats"]["blocks_total"] * d["sizes"]["block_bytes"], color)
+            or "none"),
         "# leases\n" + (_leases(d["leases"], color) or "none"),
         text.pairs("totals", totals),
         text.pairs("policy", d["policy"] | {"marks_left": d["marks_left"],
@@ -122,7 +124,15 @@ def _render(d: dict[str, Any], color: bool) -> str:
     return "\n\n".join(parts)
 
 
-def _processes(found: list[dict[str, Any]], color: bool) -> str:
+def _device(p: dict[str, Any], data_bytes: int) -> str:
+    """How much of the data is registered with the process's device."""
+    state, got = str(p["device_state"]), int(p["device_bytes"])
+    if state in ("none", "refused", "registered"):
+        return {"none": "-", "registered": "all"}.get(state, state)
+    return f"{state} {100 * got // max(1, data_bytes)}%"
+
+
+def _processes(found: list[dict[str, Any]], data_bytes: int, color: bool) -> str:
     now = datetime.now(UTC).timestamp()
     rows = []
     for p in found:
@@ -134,14 +144,14 @@ def _processes(found: list[dict[str, Any]], color: bool) -> str:
         c = p["counters"]
         rows.append([str(p["slot"]), str(p["pid"]), text.clean(p["label"]), state,
                      text.age(max(0, now - p["attached_at"])), str(p["held_blocks"]),
-                     str(p["filling_blocks"]), str(p["leases"]), str(c.get("lookups_total", 0)),
-                     str(c.get("hits_total", 0)), str(c.get("allocated_total", 0))])
+                     str(p["filling_blocks"]), str(p["leases"]), _device(p, data_bytes),
+                     str(c.get("lookups_total", 0)), str(c.get("hits_total", 0)), str(c.get("allocated_total", 0))])
     if not rows:
         return ""
-    head = ["SLOT", "PID", "LABEL", "STATE", "SINCE", "HELD", "FILLING", "LEASES", "LOOKUPS",
-            "HITS", "ALLOCATED"]
+    head = ["SLOT", "PID", "LABEL", "STATE", "SINCE", "HELD", "FILLING", "LEASES", "DEVICE",
+            "LOOKUPS", "HITS", "ALLOCATED"]
     return text.table(head, rows, color=color, alarm=["DEAD"],
-                      right=[h for h in head if h not in ("LABEL", "STATE")])
+                      right=[h for h in head if h not in ("LABEL", "STATE", "DEVICE")])
 
 
 def _leases(found: list[dict[str, Any]], color: bool) -> str:

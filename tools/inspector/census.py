@@ -7,11 +7,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from . import counters, layout, locks
 from .view import Array, View, holders_of, is_ready, state_of
+
+
+# In the order of KVSHM_DEVICE_NONE, ... of the header.
+DEVICE_STATES = ("none", "registering", "registered", "partly", "refused", "unregistering")
 
 
 @dataclass
@@ -27,6 +32,8 @@ class Process:
     device_busy: bool
     draining: bool
     device_memory: bool
+    device_state: str
+    device_bytes: int
     attached_at: int
     start_time: int
     pid_ns: int
@@ -89,11 +96,19 @@ def processes(view: View, words: Array) -> list[Process]:
             slot, pid, int(record["uid"]), bytes(record["label"]).decode("utf-8", "replace"),
             alive, condition if alive else "gone",
             locks.held(view.fd, locks.device(slot)),
-            not alive and int(record["drain_until"]) > now, bool(record["device_memory"]),
+            not alive and int(record["drain_until"]) > now, *_device(record),
             int(record["attached_at"]), start, ns, int(held[slot]), int(filling[slot]),
             int(evicting[slot]), int(np.count_nonzero(record["leases"]["count"])), locked,
             {name: int(value) for name, value in zip(names, record["stats"], strict=False)}))
     return found
+
+
+def _device(record: Any) -> tuple[bool, str, int]:
+    """May a device write for it; how far its registration is; bytes of blocks in it."""
+    word = int(record["device_memory"])
+    state = word >> 1 & 7
+    name = DEVICE_STATES[state] if state < len(DEVICE_STATES) else str(state)
+    return bool(word & 1), name, int(record["device_bytes"])
 
 
 def halted(view: View, live: int) -> int:

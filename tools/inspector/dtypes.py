@@ -41,6 +41,7 @@ SLOT = _record(layout.SLOT, [
     ("used", "<u4", 0), ("pid", "<i4", 4), ("uid", "<u4", 8), ("device_memory", "<u4", 12),
     ("start_time", "<u8", 16), ("attached_at", "<u8", 24), ("pid_ns", "<u8", 32),
     ("drain_until", "<u8", 40), ("quota", "<u8", 48), ("label", "S64", 56),
+    ("device_bytes", "<u8", 120),
     ("stats", "<u8", layout.STATS_AT, (layout.STAT_ROOM,)),
     ("histograms", "<u8", 640, (layout.HISTOGRAMS, layout.BUCKETS)),
     ("leases", LEASE, layout.LEASES_AT, (layout.LEASE_LINES,)),

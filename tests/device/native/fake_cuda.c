@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A libcuda.so.1 without a GPU: the few functions that kvshm loads, over the mock. It insists on a
+ * current context as the real one does. KVSHM_FAKE_CUDA_DEVICES says how many devices there are. */
+#include <stdlib.h>
+
+#include "mock_pin.h"
+
+typedef int result;
+enum { NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
+
+static struct { int retained, live; } primary[8];
+static int own_context; /* its address: a context that the application has made itself */
+static int initialized, devices;
+static _Thread_local void *stack[16];
+static _Thread_local int depth;
+
+static int device_of(void *context) {
+  for (int i = 0; i < devices; i++)
+    if (context == &primary[i]) return i;
+  return context == &own_context ? 0 : -1;
+}
+
+static int usable(void *context) {
+  int device = device_of(context);
+  if (device < 0) return 0;
+  return context == &own_context ? !mock_set()->gone : primary[device].live;
+}
+
+result cuInit(unsigned flags) {
+  const char *n = getenv("KVSHM_FAKE_CUDA_DEVICES");
+  devices = n ? atoi(n) : 1;
+  if (flags || devices == 0) return NO_DEVICE;
+  initialized = 1;
+  return 0;
+}
+
+result cuCtxGetCurrent(void **out) {
+  *out = depth ? stack[depth - 1] : 0;
+  return initialized ? 0 : NOT_INITIALIZED;
+}
+
+result cuCtxGetDevice(int *out) {
+  if (!depth) return INVALID_CONTEXT;
+  *out = device_of(stack[depth - 1]);
+  return 0;
+}
+
+result cuCtxPushCurrent_v2(void *context) {
+  if (!usable(context) || depth == 16) return INVALID_CONTEXT;
+  stack[depth++] = context;
+  return 0;
+}
+
+result cuCtxPopCurrent_v2(void **out) {
+  if (!depth) return INVALID_CONTEXT;
+  *out = stack[--depth];
+  return 0;
+}
+
+result cuDeviceGet(int *out, int ordinal) {
+  if (ordinal < 0 || ordinal >= devices) return INVALID_DEVICE;
+  *out = ordinal;
+  return 0;
+}
+
+result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+  *flags = 0;
+  *active = primary[device].live;
+  return 0;
+}
+
+result cuDevicePrimaryCtxRetain(void **out, int device) {
+  primary[device].retained++;
+  primary[device].live = 1;
+  *out = &primary[device];
+  return 0;
+}
+
+result cuDevicePrimaryCtxRelease_v2(int device) {
+  if (!primary[device].retained) return INVALID_CONTEXT;
+  if (--primary[device].retained == 0) primary[device].live = 0;
+  return 0;
+}
+
+/* The driver's number for what the mock said. */
+static result number(int rc) {
+  return rc == KVSHM_DEVICE_ALREADY ? 712 : rc == KVSHM_DEVICE_GONE ? 4 : rc == MOCK_NO_MEMORY ? 2
+         : rc < 0                   ? -rc
+                                    : 0;
+}
+
+result cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
+  if (!depth || !usable(stack[depth - 1])) return INVALID_CONTEXT;
+  if (flags != 3) return 1; /* portable, mapped */
+  int rc = mock_register(0, p, bytes);
+  mock_clear_error(0); /* a driver keeps none */
+  return number(rc);
+}
+
+result cuMemHostUnregister(void *p) {
+  if (!depth || !usable(stack[depth - 1])) return INVALID_CONTEXT;
+  int rc = mock_unregister(0, p);
+  mock_clear_error(0);
+  return number(rc);
+}
+
+result cuPointerGetAttribute(void *out, int attribute, uint64_t p) {
+  if (!depth) return INVALID_CONTEXT;
+  if (attribute != 2 || mock_covers(0, (void *)(uintptr_t)p, 1) != 1) return 1;
+  *(unsigned *)out = 1; /* host memory; its range is not told: the library goes by pages */
+  return 0;
+}
+
+result cuGetErrorString(result code, const char **out) {
+  *out = code == 2     ? "out of memory"
+         : code == 100 ? "no CUDA-capable device is detected"
+         : code == 101 ? "invalid device ordinal"
+                       : 0;
+  return *out ? 0 : 1;
+}
+
+/* For tests. */
+int fake_primary_references(int device) { return primary[device].retained; }
+void fake_reset_primary(int device) { primary[device].live = 0; }
+void *fake_own_context(void) { return &own_context; }
