@@ -3,10 +3,15 @@
 #include <cstring>
 #include <thread>
 
+#include "arena/lock.hpp"
 #include "capi/call.hpp"
 #include "evict/evict.hpp"
 
 using namespace kvshm;
+
+namespace {
+constexpr std::int64_t kWriterMs = 20;  // for another process to write a table
+}
 
 extern "C" {
 
@@ -23,8 +28,9 @@ int kvshm_get_policy(kvshm_arena* h, kvshm_policy* out) {
   if (call.rc()) return call.rc();
   const PolicyTable& t = call->sb->policy;
   Policy p;
-  // Name and parameters of one version; a writer that died half-way leaves a mixture.
-  for (int attempt = 0; attempt < 1000; attempt++) {
+  // Name and parameters of one version; a writer that died half-way leaves a mixture. A live one is
+  // waited for: by the clock, since a turn takes as long as the machine is busy.
+  for (const std::int64_t deadline = now_ms() + kWriterMs;;) {
     const std::uint64_t before = t.version.load(std::memory_order_acquire);
     p = read_policy(*call);
     for (int i = 0; i < 4; i++) {
@@ -33,6 +39,7 @@ int kvshm_get_policy(kvshm_arena* h, kvshm_policy* out) {
     }
     out->version = before / 2;
     if (!(before & 1) && t.version.load(std::memory_order_relaxed) == before) break;
+    if (now_ms() >= deadline) break;
     std::this_thread::yield();
   }
   out->name[31] = 0;
@@ -56,7 +63,7 @@ int kvshm_set_policy(kvshm_arena* h, const kvshm_policy* in) {
   // Odd while written: the next writer waits a moment for this one. If it died there, or takes that
   // long, it is overtaken; the worst is a mixture of two tables, a poorer choice of victims.
   std::uint64_t v = t.version.load(std::memory_order_acquire);
-  for (int spins = 0; (v & 1) && spins < 100000; spins++) {
+  for (const std::int64_t deadline = now_ms() + kWriterMs; (v & 1) && now_ms() < deadline;) {
     std::this_thread::yield();
     v = t.version.load(std::memory_order_acquire);
   }

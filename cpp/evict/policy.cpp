@@ -26,7 +26,9 @@ void default_policy(PolicyTable& t) {
 Policy read_policy(const Arena& a) {
   const PolicyTable& t = a.sb->policy;
   Policy p{};
-  for (int attempt = 0; attempt < 1000; attempt++) {
+  // Few attempts: it is read for every choice of victims, and a writer that died half-way leaves the
+  // version odd until the next one comes. A mixture is only a poorer choice.
+  for (int attempt = 0; attempt < 30; attempt++) {
     const std::uint64_t before = t.version.load(std::memory_order_acquire);
     // acquire on each: none may move behind the second look at the version
     p.sample = t.sample.load(std::memory_order_acquire);
@@ -35,7 +37,7 @@ Policy read_policy(const Arena& a) {
     for (int i = 0; i < 16; i++)
       p.shift[i] = std::uint8_t(t.shift[i].load(std::memory_order_acquire) & 31);
     if (!(before & 1) && t.version.load(kRelaxed) == before) break;
-  }  // a writer died half-way: a mixture is only a poorer choice
+  }
   if (p.sample < 1 || p.sample > 64) p.sample = 20;
   return p;
 }
