@@ -13,6 +13,9 @@ void end_life(Arena& a, std::uint32_t id) {
   KVSHM_STEP("close.erased");
   // M:core.7 M:index.7 M:pending.3
   if (!KVSHM_BROKEN(key_not_zeroed)) h.store_key({});
+  // Before FREE: who joins the next life by a guessed handle, before its allocator has reset the
+  // descriptor, must not find it ANNOUNCED and publish what is left of this one.
+  h.flags.store(0, std::memory_order_relaxed);
   KVSHM_STEP("close.unkeyed");
   // release: who reads the new seq sees key 0 or the next life's key, never the old one
   // M:fill.3 M:fill.17 M:pending.3

@@ -290,6 +290,7 @@ Published publish_fill(Arena& a, std::uint32_t id, bool last, std::uint32_t prim
 
 bool holds_ready(Arena& a, std::uint32_t id, std::uint64_t seq) {
   if (!own_count(a, id)) return false;
+  KVSHM_STEP("hold.look");  // another member may publish the block right here
   const Hot& h = a.hot[id];
   const word_t w = h.word.load(std::memory_order_acquire);
   return is_ready(w) && (w & a.me) && h.seq.load(std::memory_order_relaxed) == seq;
@@ -297,6 +298,7 @@ bool holds_ready(Arena& a, std::uint32_t id, std::uint64_t seq) {
 
 bool fills(Arena& a, std::uint32_t id, std::uint64_t seq) {
   if (!own_count(a, id)) return false;
+  KVSHM_STEP("hold.look");  // another member may publish the block right here
   const Hot& h = a.hot[id];
   const word_t w = h.word.load(std::memory_order_acquire);
   return state(w) == kFilling && (w & a.me) && h.seq.load(std::memory_order_relaxed) == seq;

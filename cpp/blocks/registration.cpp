@@ -122,11 +122,12 @@ bool all_arrived(const Arena& a, std::uint32_t id) {
 }
 
 int publish(Arena& a, kvshm_handle h) {
-  if (holds_ready(a, h.id, h.seq)) {  // another member was first
-    publish_fill(a, h.id, false);
+  // FILLING first, then READY: another member may publish between the two looks.
+  if (!fills(a, h.id, h.seq)) {
+    if (!holds_ready(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
+    publish_fill(a, h.id, false);  // another member was first
     return 0;
   }
-  if (!fills(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
   const std::uint8_t flags = a.hot[h.id].flags.load(std::memory_order_acquire);
   if (!(flags & kAnnounced)) return -KVSHM_ESTATE;  // its allocator registers it
   if (!all_arrived(a, h.id) && !KVSHM_BROKEN(parts_unchecked)) return -KVSHM_EPART;
@@ -142,8 +143,9 @@ int publish(Arena& a, kvshm_handle h) {
 int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* out,
                    std::uint8_t* result) {
   Hot& hot = a.hot[h.id];
-  const bool ready = holds_ready(a, h.id, h.seq);  // another member has published it
-  if (!ready && !fills(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
+  // Another member may have published it, also between these two looks: FILLING first.
+  const bool ready = !fills(a, h.id, h.seq);
+  if (ready && !holds_ready(a, h.id, h.seq)) return -KVSHM_ENOTMINE;
   std::uint8_t flags = hot.flags.load(std::memory_order_acquire);
   *out = h;
   Verdict v{KVSHM_ST_PRIMARY, kNone};

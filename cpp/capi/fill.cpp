@@ -119,10 +119,13 @@ int kvshm_abort(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
   for (uint32_t i = n; i-- > 0;) {
     int rc = check_handle(*call, b[i]);
     if (!rc) {
-      const bool ready = holds_ready(*call, b[i].id, b[i].seq);
-      rc = ready || fills(*call, b[i].id, b[i].seq)
-               ? (ready ? release_hold(*call, b[i].id, ticks) : give_back(*call, b[i].id, ticks))
-               : -KVSHM_ENOTMINE;
+      // FILLING first: another member may publish it between the two looks.
+      if (fills(*call, b[i].id, b[i].seq))
+        rc = give_back(*call, b[i].id, ticks);
+      else if (holds_ready(*call, b[i].id, b[i].seq))
+        rc = release_hold(*call, b[i].id, ticks);
+      else
+        rc = -KVSHM_ENOTMINE;
     }
     if (rc) first = misuse(*call, rc);
   }

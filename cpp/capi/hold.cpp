@@ -88,7 +88,8 @@ int kvshm_set_priority(kvshm_arena* h, kvshm_handle b, uint32_t priority) {
   if (int rc = check_handle(*call, b)) return rc;
   if (priority > 100) return fail(-EINVAL, "priority %u: wanted 0-100", priority);
   Arena& a = *call;
-  if (!holds_ready(a, b.id, b.seq) && !fills(a, b.id, b.seq)) return misuse(a, -KVSHM_ENOTMINE);
+  // FILLING first: it may be published between the two looks.
+  if (!fills(a, b.id, b.seq) && !holds_ready(a, b.id, b.seq)) return misuse(a, -KVSHM_ENOTMINE);
   KVSHM_STEP("priority.set");
   a.hot[b.id].priority.store(std::uint8_t(priority), std::memory_order_relaxed);
   return 0;

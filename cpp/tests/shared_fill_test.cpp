@@ -304,3 +304,74 @@ TEST(SharedFill, PublishAfterTheReaperGaveItUp) {
     EXPECT_EQ(broken(pool.a), "");
   }
 }
+
+// The handle of the next life can be guessed as soon as the block is claimed; what its last life
+// left in the descriptor must not make it publishable.
+TEST(SharedFill, AGuessedJoinCannotPublishTheLastLife) {
+  Pool pool({.blocks = 4});
+  kvshm_arena* b = pool.another();
+  for (int i = 0; i < 4; i++) make_cached(pool.a, key_of(std::uint64_t(i)));
+  ASSERT_EQ(kvshm_clear(pool.a), 4);  // FREE, each with a life behind it
+  int joined = 0;
+  Steps steps([&](const char* name) {
+    if (std::strcmp(name, "alloc.prepare") != 0) return;
+    for (std::uint32_t id = 0; id < 4; id++) {
+      kvshm_handle h;
+      ASSERT_EQ(kvshm_handle_of(b, id, &h), 0);
+      if (kvshm_fill_join(b, h)) continue;
+      joined++;
+      EXPECT_EQ(kvshm_publish(b, h), -KVSHM_ESTATE);
+      EXPECT_EQ(kvshm_abort(b, &h, 1), 0);
+    }
+  });
+  EXPECT_NE(make_held(pool.a, key_of(9)).id, KVSHM_NONE);
+  EXPECT_EQ(joined, 1);
+  EXPECT_TRUE(present(pool.a, key_of(9)));
+  EXPECT_EQ(broken(pool.a), "");
+}
+
+// A member publishes just before another one's call looks at the block, at each of its looks: that
+// one holds all the while, so no call may say "not yours".
+TEST(SharedFill, AnotherMemberPublishesBetweenTwoLooks) {
+  Pool pool({.blocks = 4});
+  kvshm_arena* b = pool.another();
+  const struct {
+    const char* name;
+    int (*call)(kvshm_arena*, kvshm_handle);
+    bool held;  // afterwards
+  } calls[] = {
+      {"publish", [](kvshm_arena* a, kvshm_handle h) { return kvshm_publish(a, h); }, true},
+      {"register",
+       [](kvshm_arena* a, kvshm_handle h) {
+         return kvshm_register(a, &h, 1, nullptr, KVSHM_ALLOW, nullptr, nullptr) == 1 ? 0 : 1;
+       },
+       true},
+      {"abort", [](kvshm_arena* a, kvshm_handle h) { return kvshm_abort(a, &h, 1); }, false},
+      {"priority", [](kvshm_arena* a, kvshm_handle h) { return kvshm_set_priority(a, h, 7); },
+       true},
+      {"no-cache", [](kvshm_arena* a, kvshm_handle h) { return kvshm_set_no_cache(a, h, 1); },
+       true},
+  };
+  std::uint64_t n = 0;
+  for (const auto& c : calls)
+    for (int at = 1; at <= 2; at++) {
+      const kvshm_handle h = start(pool.a, key_of(n++), 1);
+      ASSERT_EQ(slice(pool.a, h, 0), 0);
+      ASSERT_EQ(kvshm_fill_join(b, h), 0);
+      int looks = 0;
+      {
+        Steps steps([&](const char* step) {
+          if (std::strcmp(step, "hold.look") == 0 && ++looks == at) {
+            EXPECT_EQ(kvshm_publish(b, h), 0);
+          }
+        });
+        EXPECT_EQ(c.call(pool.a, h), 0) << c.name << ", look " << at;
+      }
+      EXPECT_GE(looks, 1) << c.name;
+      EXPECT_EQ(kvshm_publish(b, h), 0) << c.name;  // whoever has published it
+      EXPECT_EQ(c.held ? drop(pool.a, h) : 0, 0) << c.name;
+      EXPECT_EQ(drop(b, h), 0) << c.name;
+    }
+  EXPECT_EQ(stats(pool.a).misuse_total, 0u);
+  EXPECT_EQ(broken(pool.a), "");
+}
