@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("kvshm.core")
 
 from support import Worker  # noqa: E402
+from support.mock_device import build  # noqa: E402
 from support.nursery import ForkedWorker, Nursery  # noqa: E402
 from support.player import PLAYER, Player  # noqa: E402
 
@@ -60,6 +61,12 @@ def launch(new_name: Callable[[], str]) -> Iterator[Callable[..., Worker]]:
     yield run
     for one in started:
         one.close()
+
+
+@pytest.fixture(scope="session")
+def mock_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A device that registers memory at a pace of its own (support.mock_device)."""
+    return build(tmp_path_factory.mktemp("mock"))
 
 
 @pytest.fixture

@@ -116,6 +116,72 @@ def test_ended_while_it_starts(player, arena_name, signum):
         assert arena.is_valid() == []
 
 
-def test_mock_pin_backend():
-    pytest.skip("S90's pin backend at 50 MB/s: pinning is mlock on fault here, which is immediate; "
-                "registration with a device in pieces comes with the device tiers")
+MOCK = """
+    from support.mock_device import Mock
+    mock = Mock({path!r})
+    mock.set(bytes_per_second=50_000_000)
+    begun = time.monotonic()
+    a = kvshm.Arena.open({name!r}, size='{mebibytes}MiB', block_bytes='2MiB')
+    a.register_device(mock.address, piece='16MiB', timeout=0)
+"""
+
+
+@pytest.mark.slow
+def test_start_beside_a_slow_device(player, arena_name, mock_path, rounds):
+    """S90: four clients register at 50 MB/s, in the background; blocks are served meanwhile."""
+    mebibytes = rounds(160, 2048)
+    code = MOCK.format(path=str(mock_path), name=arena_name, mebibytes=mebibytes)
+    crew = [player() for _ in range(4)]
+    crew[0].do(f"a = kvshm.Arena.create({arena_name!r}, size='{mebibytes}MiB', "
+               "block_bytes='2MiB'); store(a, raw_keys(0, 1)).release(); a.close()", timeout=50)
+    for one in crew:
+        one.do(code + """
+    assert len(a.match(raw_keys(0, 1))) == 1
+    served = time.monotonic() - begun
+""", timeout=30)
+        assert one.get("served") < 2
+        assert one.get("a.device().state") == kvshm.DeviceState.REGISTERING
+    seen = []  # what an onlooker is shown, per client
+    with kvshm.Arena.attach(arena_name) as onlooker:
+        limit = time.monotonic() + mebibytes / 40 + 30
+        while time.monotonic() < limit:
+            crowd = [p for p in onlooker.processes() if not p.self]
+            seen.append([p.device_bytes for p in crowd])
+            if all(p.device_state == kvshm.DeviceState.REGISTERED for p in crowd):
+                break
+            time.sleep(0.1)
+        assert [p.device_state for p in crowd] == [kvshm.DeviceState.REGISTERED] * 4
+        for progress in zip(*seen, strict=True):
+            assert list(progress) == sorted(progress) and len(set(progress)) > 3
+    for one in crew:
+        assert one.get("mock.seen()['largest']") <= 16 << 20
+        assert one.get("a.device().bytes_registered") == one.get("a.blocks * a.block_bytes")
+        one.do("a.close()")
+        assert one.get("mock.untidy()") == {}
+
+
+@pytest.mark.parametrize("handler", ["", """
+    import sys
+    def end(*_):
+        a.close()
+        sys.exit(7)
+    signal.signal(signal.SIGTERM, end)
+"""], ids=["none", "closes"])
+def test_ended_while_it_registers(player, arena_name, mock_path, handler):
+    """S90: SIGTERM ends it within a second, also where the program closes the arena first."""
+    one = player()
+    one.do(MOCK.format(path=str(mock_path), name=arena_name, mebibytes=160) + handler, timeout=30)
+    assert one.get("a.device().state") == kvshm.DeviceState.REGISTERING
+    one.send("time.sleep(60)")
+    time.sleep(0.1)
+    one.worker.process.send_signal(signal.SIGTERM)
+    sent = time.monotonic()
+    assert one.worker.wait(10) == (7 if handler else -signal.SIGTERM)
+    assert time.monotonic() - sent < 1
+    with kvshm.Arena.attach(arena_name) as arena:
+        (p,) = [p for p in arena.processes() if not p.self] or [None]
+        assert p is None or not handler, "an orderly end leaves nothing to wait for"
+        deadline = time.monotonic() + 5
+        while len(arena.processes()) > 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(arena.processes()) == 1 and arena.is_valid() == []

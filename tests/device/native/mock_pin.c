@@ -33,7 +33,7 @@ static int refuse(int code) {
   return code;
 }
 
-static struct range *overlapping(uintptr_t from, uintptr_t to) {
+static struct range* overlapping(uintptr_t from, uintptr_t to) {
   for (unsigned i = 0; i < nranges; i++)
     if (ranges[i].from < to && from < ranges[i].to) return &ranges[i];
   return 0;
@@ -49,7 +49,7 @@ static void add(uintptr_t from, uintptr_t to, int foreign) {
   if (!foreign) seen.bytes += to - from;
 }
 
-struct mock_setting *mock_set(void) { return &setting; }
+struct mock_setting* mock_set(void) { return &setting; }
 
 struct mock_seen mock_look(void) {
   struct mock_seen s;
@@ -69,13 +69,13 @@ void mock_reset(void) {
   pthread_mutex_unlock(&mutex);
 }
 
-void mock_blocks(const void *data, uint64_t bytes, uint64_t block_bytes) {
+void mock_blocks(const void* data, uint64_t bytes, uint64_t block_bytes) {
   data_from = (uintptr_t)data;
   data_to = data_from + bytes;
   setting.block_bytes = block_bytes;
 }
 
-void mock_foreign(const void *at, size_t bytes) {
+void mock_foreign(const void* at, size_t bytes) {
   uintptr_t from = (uintptr_t)at / PAGE * PAGE;
   uintptr_t to = ((uintptr_t)at + bytes + PAGE - 1) / PAGE * PAGE;
   pthread_mutex_lock(&mutex);
@@ -108,7 +108,7 @@ static int decide(uintptr_t at, size_t bytes) {
   return KVSHM_DEVICE_OK;
 }
 
-int mock_register(void *user, void *data, size_t bytes) {
+int mock_register(void* user, void* data, size_t bytes) {
   int rc;
   (void)user;
   if (on_register) on_register();
@@ -128,7 +128,7 @@ int mock_register(void *user, void *data, size_t bytes) {
 static int forget(uintptr_t at) {
   unsigned char there;
   seen.unregisters++;
-  seen.unmapped += mincore((void *)at, PAGE, &there) != 0;
+  seen.unmapped += mincore((void*)at, PAGE, &there) != 0;
   seen.leaked += seen.pending;
   if (setting.gone) return refuse(KVSHM_DEVICE_GONE);
   if (setting.broken) return refuse(MOCK_BROKEN);
@@ -144,7 +144,7 @@ static int forget(uintptr_t at) {
   return refuse(MOCK_UNKNOWN);
 }
 
-int mock_unregister(void *user, void *data) {
+int mock_unregister(void* user, void* data) {
   int rc;
   (void)user;
   pthread_mutex_lock(&mutex);
@@ -158,14 +158,14 @@ int mock_unregister(void *user, void *data) {
   return rc;
 }
 
-int mock_covers(void *user, const void *data, size_t bytes) {
+int mock_covers(void* user, const void* data, size_t bytes) {
   uintptr_t at = (uintptr_t)data, end = at + bytes;
   int all = 1;
   (void)user;
   if (setting.blind) return -1;
   pthread_mutex_lock(&mutex);
   while (at < end) {
-    struct range *r = overlapping(at, at + 1);
+    struct range* r = overlapping(at, at + 1);
     if (!r) {
       all = 0;
       break;
@@ -176,14 +176,14 @@ int mock_covers(void *user, const void *data, size_t bytes) {
   return all;
 }
 
-void mock_clear_error(void *user) {
+void mock_clear_error(void* user) {
   (void)user;
   pthread_mutex_lock(&mutex);
   seen.pending = 0;
   pthread_mutex_unlock(&mutex);
 }
 
-const char *mock_error_text(void *user, int code) {
+const char* mock_error_text(void* user, int code) {
   (void)user;
   return code == MOCK_TOO_LARGE   ? "larger than the cap"
          : code == MOCK_NO_MEMORY ? "out of device memory"
@@ -191,13 +191,20 @@ const char *mock_error_text(void *user, int code) {
                                   : 0;
 }
 
-void mock_finish(void *user) {
+void mock_finish(void* user) {
   (void)user;
   pthread_mutex_lock(&mutex);
   seen.finished++;
   pthread_mutex_unlock(&mutex);
 }
 
-kvshm_device_backend mock_backend = {
-    sizeof(kvshm_device_backend), "mock", 0, 0, mock_register, mock_unregister, mock_covers,
-    mock_clear_error, mock_error_text, mock_finish};
+kvshm_device_backend mock_backend = {sizeof(kvshm_device_backend),
+                                     "mock",
+                                     0,
+                                     0,
+                                     mock_register,
+                                     mock_unregister,
+                                     mock_covers,
+                                     mock_clear_error,
+                                     mock_error_text,
+                                     mock_finish};
