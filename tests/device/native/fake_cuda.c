@@ -1,76 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A libcuda.so.1 without a GPU: the few functions that kvshm loads, over the mock. It insists on a
- * current context as the real one does. KVSHM_FAKE_CUDA_DEVICES says how many devices there are. */
+ * current context as the real one does. The environment says what it is like: KVSHM_FAKE_CUDA_DEVICES how
+ * many devices there are, _WRONG that copies go wrong, _LATE_MS that they outlive their process. */
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "mock_pin.h"
 
 typedef int result;
 enum { NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
 
-static struct { int retained, live; } primary[8];
+static struct {
+  int retained, live;
+} primary[8];
 static int own_context; /* its address: a context that the application has made itself */
 static int initialized, devices;
-static _Thread_local void *stack[16];
+static _Thread_local void* stack[16];
 static _Thread_local int depth;
 
-static int device_of(void *context) {
+static int device_of(void* context) {
   for (int i = 0; i < devices; i++)
     if (context == &primary[i]) return i;
   return context == &own_context ? 0 : -1;
 }
 
-static int usable(void *context) {
+static int usable(void* context) {
   int device = device_of(context);
   if (device < 0) return 0;
   return context == &own_context ? !mock_set()->gone : primary[device].live;
 }
 
 result cuInit(unsigned flags) {
-  const char *n = getenv("KVSHM_FAKE_CUDA_DEVICES");
+  const char* n = getenv("KVSHM_FAKE_CUDA_DEVICES");
   devices = n ? atoi(n) : 1;
   if (flags || devices == 0) return NO_DEVICE;
   initialized = 1;
   return 0;
 }
 
-result cuCtxGetCurrent(void **out) {
+result cuCtxGetCurrent(void** out) {
   *out = depth ? stack[depth - 1] : 0;
   return initialized ? 0 : NOT_INITIALIZED;
 }
 
-result cuCtxGetDevice(int *out) {
+result cuCtxGetDevice(int* out) {
   if (!depth) return INVALID_CONTEXT;
   *out = device_of(stack[depth - 1]);
   return 0;
 }
 
-result cuCtxPushCurrent_v2(void *context) {
+result cuCtxPushCurrent_v2(void* context) {
   if (!usable(context) || depth == 16) return INVALID_CONTEXT;
   stack[depth++] = context;
   return 0;
 }
 
-result cuCtxPopCurrent_v2(void **out) {
+result cuCtxPopCurrent_v2(void** out) {
   if (!depth) return INVALID_CONTEXT;
   *out = stack[--depth];
   return 0;
 }
 
-result cuDeviceGet(int *out, int ordinal) {
+result cuDeviceGet(int* out, int ordinal) {
   if (ordinal < 0 || ordinal >= devices) return INVALID_DEVICE;
   *out = ordinal;
   return 0;
 }
 
-result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+result cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   *flags = 0;
   *active = primary[device].live;
   return 0;
 }
 
-result cuDevicePrimaryCtxRetain(void **out, int device) {
+result cuDevicePrimaryCtxRetain(void** out, int device) {
   primary[device].retained++;
   primary[device].live = 1;
   *out = &primary[device];
@@ -85,12 +92,14 @@ result cuDevicePrimaryCtxRelease_v2(int device) {
 
 /* The driver's number for what the mock said. */
 static result number(int rc) {
-  return rc == KVSHM_DEVICE_ALREADY ? 712 : rc == KVSHM_DEVICE_GONE ? 4 : rc == MOCK_NO_MEMORY ? 2
+  return rc == KVSHM_DEVICE_ALREADY ? 712
+         : rc == KVSHM_DEVICE_GONE  ? 4
+         : rc == MOCK_NO_MEMORY     ? 2
          : rc < 0                   ? -rc
                                     : 0;
 }
 
-result cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
+result cuMemHostRegister_v2(void* p, size_t bytes, unsigned flags) {
   if (!depth || !usable(stack[depth - 1])) return INVALID_CONTEXT;
   if (flags != 3) return 1; /* portable, mapped */
   int rc = mock_register(0, p, bytes);
@@ -98,21 +107,21 @@ result cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
   return number(rc);
 }
 
-result cuMemHostUnregister(void *p) {
+result cuMemHostUnregister(void* p) {
   if (!depth || !usable(stack[depth - 1])) return INVALID_CONTEXT;
   int rc = mock_unregister(0, p);
   mock_clear_error(0);
   return number(rc);
 }
 
-result cuPointerGetAttribute(void *out, int attribute, uint64_t p) {
+result cuPointerGetAttribute(void* out, int attribute, uint64_t p) {
   if (!depth) return INVALID_CONTEXT;
-  if (attribute != 2 || mock_covers(0, (void *)(uintptr_t)p, 1) != 1) return 1;
-  *(unsigned *)out = 1; /* host memory; its range is not told: the library goes by pages */
+  if (attribute != 2 || mock_covers(0, (void*)(uintptr_t)p, 1) != 1) return 1;
+  *(unsigned*)out = 1; /* host memory; its range is not told: the library goes by pages */
   return 0;
 }
 
-result cuGetErrorString(result code, const char **out) {
+result cuGetErrorString(result code, const char** out) {
   *out = code == 2     ? "out of memory"
          : code == 100 ? "no CUDA-capable device is detected"
          : code == 101 ? "invalid device ordinal"
@@ -123,4 +132,81 @@ result cuGetErrorString(result code, const char **out) {
 /* For tests. */
 int fake_primary_references(int device) { return primary[device].retained; }
 void fake_reset_primary(int device) { primary[device].live = 0; }
-void *fake_own_context(void) { return &own_context; }
+void* fake_own_context(void) { return &own_context; }
+
+/* Memory of the device: the host's. Copies are done when they are asked for. */
+result cuDriverGetVersion(int* out) {
+  *out = 1; /* no real driver says so */
+  return 0;
+}
+
+result cuDeviceGetName(char* out, int n, int device) {
+  (void)device;
+  snprintf(out, (size_t)n, "fake");
+  return 0;
+}
+
+result cuMemAlloc_v2(uint64_t* out, size_t bytes) {
+  void* p = malloc(bytes);
+  *out = (uint64_t)(uintptr_t)p;
+  return p ? 0 : 2;
+}
+
+result cuMemFree_v2(uint64_t at) {
+  free((void*)(uintptr_t)at);
+  return 0;
+}
+
+result cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
+  memset((void*)(uintptr_t)at, value, bytes);
+  return 0;
+}
+
+result cuStreamCreate(void** out, unsigned flags) {
+  (void)flags;
+  *out = &own_context;
+  return 0;
+}
+
+result cuStreamSynchronize(void* stream) {
+  (void)stream;
+  return 0;
+}
+
+/* A device that outlives its process: writes into the object behind `host` for so long. */
+static void write_late(void* host, long ms) {
+  static int once;
+  char line[512], path[256] = "";
+  unsigned long long from, to, offset, where = 0;
+  FILE* maps = once++ ? 0 : fopen("/proc/self/maps", "re");
+  if (!maps) return;
+  while (fgets(line, sizeof line, maps))
+    if (sscanf(line, "%llx-%llx %*s %llx %*s %*s %255s", &from, &to, &offset, path) == 4 &&
+        from <= (uintptr_t)host && (uintptr_t)host < to) {
+      where = offset + ((uintptr_t)host - from);
+      break;
+    }
+  fclose(maps);
+  if (fork()) return;
+  int fd = open(path, O_RDWR);
+  for (; fd >= 0 && ms > 0; ms -= 20) {
+    (void)!pwrite(fd, &ms, sizeof ms, (off_t)where);
+    usleep(20000);
+  }
+  _exit(0);
+}
+
+result cuMemcpyDtoHAsync_v2(void* host, uint64_t at, size_t bytes, void* stream) {
+  const char* late = getenv("KVSHM_FAKE_CUDA_LATE_MS");
+  (void)stream;
+  memcpy(host, (void*)(uintptr_t)at, bytes);
+  if (getenv("KVSHM_FAKE_CUDA_WRONG")) *(char*)host ^= 1;
+  if (late) write_late(host, atol(late));
+  return 0;
+}
+
+result cuMemcpyHtoDAsync_v2(uint64_t at, const void* host, size_t bytes, void* stream) {
+  (void)stream;
+  memcpy((void*)(uintptr_t)at, host, bytes);
+  return 0;
+}

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/gpu_check, as far as it goes without a GPU: on a driver that has none."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kvshm import paths
+
+CHECK = Path(__file__).resolve().parents[2] / "tools" / "gpu_check"
+
+
+def check(*args, **env):
+    library = next(Path(paths.include_dir()).parent.glob("lib*/libkvshm.so.0"))
+    done = subprocess.run([sys.executable, CHECK, "--lib", library, *args], capture_output=True,
+                          text=True, timeout=110, env={**os.environ, **env})
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def test_without_a_gpu_it_says_what_it_wants():
+    code, found, _ = check("--quick", "--kills", "0")
+    if code != 3:
+        pytest.skip("this host has a GPU")
+    assert found["verdict"] == "no GPU" and "NVIDIA" in found["wanted"] and found["why"]
+
+
+def fake(path, **more):
+    return {"LD_LIBRARY_PATH": str(path.parent), **more}
+
+
+def test_driver_without_a_device(fake_cuda_path):
+    code, found, _ = check("--quick", **fake(fake_cuda_path, KVSHM_FAKE_CUDA_DEVICES="0"))
+    assert (code, found["verdict"]) == (3, "no GPU") and "no CUDA-capable device" in found["why"]
+
+
+@pytest.mark.crash
+def test_all_of_it_on_a_fake(fake_cuda_path):
+    code, found, said = check("--quick", "--kills", "1", **fake(fake_cuda_path))
+    assert code == 0, (found, said)
+    assert found["gpu"] == "fake" and found["verdict"] == "right"
+    assert [r["pieces"] for r in found["registration"]] == [4, 1]
+    assert found["beside_others"]["all_foreign"] and found["beside_others"]["all_but_one_block"]
+    (kill,) = found["kills"]
+    assert kill["cleared_ms"] >= 2000 and kill["written_after_clear"] == 0
+
+
+def test_wrong_copies_are_seen(fake_cuda_path):
+    code, found, _ = check("--quick", "--kills", "0",
+                           **fake(fake_cuda_path, KVSHM_FAKE_CUDA_WRONG="1"))
+    assert (code, found["verdict"]) == (1, "wrong")
+
+
+@pytest.mark.crash
+def test_writes_beyond_the_drain_time_are_seen(fake_cuda_path):
+    code, found, _ = check("--quick", "--kills", "1",
+                           **fake(fake_cuda_path, KVSHM_FAKE_CUDA_LATE_MS="8000"))
+    assert (code, found["verdict"]) == (1, "wrong")
+    assert found["kills"][0]["written_after_clear"] > 0
