@@ -178,8 +178,8 @@ KVSHM_API int kvshm_create(kvshm_arena **out, const char *name,
                            const kvshm_options *opts); /* -EEXIST */
 KVSHM_API int kvshm_attach(kvshm_arena **out, const char *name,
                            const kvshm_options *opts); /* -ENOENT */
-/* Detach: waits until no other call runs, gives back all holds and leases. -EBUSY at the time-out
- * (nothing changed). The handle is dead afterwards; its use says -KVSHM_ECLOSED, as does a second
+/* Detach: waits until no other call runs and no guarded ring is left, gives back all holds and
+ * leases. -EBUSY at the time-out (nothing changed). The handle is dead afterwards; its use says -KVSHM_ECLOSED, as does a second
  * close. The arena itself stays. With a device registration that takes longer to undo than the
  * time-out: -EBUSY, with all else done; the undoing goes on by itself, and the next close waits
  * for its end. */
@@ -379,6 +379,30 @@ KVSHM_API int kvshm_copy_out(kvshm_arena *a, kvshm_handle h, uint64_t offset, vo
 /* The bare copy of the two, for benchmarks and callers' own buffers. name of the variant in use. */
 KVSHM_API void kvshm_stream_copy(void *dst, const void *src, size_t n);
 KVSHM_API const char *kvshm_stream_copy_variant(void);
+
+/* ---- transfers by an io_uring of your own ------------------------------------------------------
+ *
+ * After a SIGKILL the kernel lets the transfers of a dead process's io_uring land, some of them
+ * after everything else of it has gone. A ring that writes into blocks which this process fills
+ * must therefore be guarded, once, after it is made and before its first request: the blocks then
+ * stay out of others' hands until the last of its transfers has landed. Rules for such a ring:
+ *
+ *  - its memory is not inherited by a fork (io_uring_ring_dontfork), and its descriptor is closed
+ *    in a child: a child that keeps either keeps the dead process's blocks, too;
+ *  - the guard's place in its table of files is not replaced, and the table not unregistered;
+ *  - a block stays a fill (no abort, register or publish) while a transfer into it is under way;
+ *  - it is ended before kvshm_close(), which waits for that up to its time-out, then says -EBUSY.
+ *
+ * Blocking reads and libaio need no guard: the kernel lets a process die only when they are over. */
+
+/* Guards the ring with descriptor ring_fd: as the only entry of a new table of files (index =
+ * KVSHM_NONE; -EBUSY: it has one), or at place `index` of the table it has (-ENXIO: none; -EINVAL:
+ * no such place). Call it in the thread that submits (-EEXIST). No descriptor is left over. */
+KVSHM_API int kvshm_ring_guard(kvshm_arena *a, int ring_fd, uint32_t index);
+/* The guard by itself: a descriptor (>= 0, O_CLOEXEC), for a runtime that registers it by its own
+ * means and then closes it. Whoever holds a copy of it holds the guard; so does a child forked in
+ * between. */
+KVSHM_API int kvshm_guard_fd(kvshm_arena *a);
 
 /* ---- finding and holding --------------------------------------------------------------------- */
 

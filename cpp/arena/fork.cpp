@@ -8,6 +8,8 @@
 namespace kvshm {
 namespace {
 std::atomic<std::uint32_t> generation{0};
+// relaxed: set under the claim mutex, which the fork holds
+std::atomic<void (*)()> child_hook{nullptr};
 // Never destroyed: helper threads may outlive static destructors.
 alignas(std::mutex) unsigned char storage[sizeof(std::mutex)];
 std::mutex* mutex = new (storage) std::mutex;
@@ -16,6 +18,7 @@ void before() { mutex->lock(); }
 void in_parent() { mutex->unlock(); }
 void in_child() {
   generation.fetch_add(1, std::memory_order_relaxed);
+  if (auto* fn = child_hook.load(std::memory_order_relaxed)) fn();
   new (mutex) std::mutex;  // its owner was a thread of the parent
 }
 }  // namespace
@@ -23,6 +26,8 @@ void in_child() {
 std::mutex& claim_mutex() { return *mutex; }
 
 std::uint32_t fork_generation() { return generation.load(std::memory_order_relaxed); }
+
+void on_fork_in_child(void (*fn)()) { child_hook.store(fn, std::memory_order_relaxed); }
 
 void watch_forks() {
   static const int once = pthread_atfork(before, in_parent, in_child);

@@ -15,5 +15,8 @@ struct ForkGuard {
 // Counted up in every forked child; a handle remembers the value of its birth.
 std::uint32_t fork_generation();
 void watch_forks();  // once per process
+// fn runs in every child from now on, under the claim mutex of the parent: async-signal-safe calls
+// only. One function, the same each time.
+void on_fork_in_child(void (*fn)());
 
 }  // namespace kvshm

@@ -32,6 +32,11 @@ class File {  // a descriptor, closed at the end of the scope
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   void reset(int fd = -1);
+  int release() {  // the caller closes it
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
 
  private:
   int fd_;

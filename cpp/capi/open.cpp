@@ -11,6 +11,7 @@
 #include "arena/pages.hpp"
 #include "capi/call.hpp"
 #include "capi/closing.hpp"
+#include "device/guard.hpp"
 #include "device/pin.hpp"
 
 using namespace kvshm;
@@ -120,6 +121,16 @@ int kvshm_close(kvshm_arena* h, uint32_t timeout_ms) {
       h->closing.store(false, std::memory_order_seq_cst);
       errno = saved;
       return fail(-EBUSY, "%lld call(s) still run on this handle", (long long)calls_running(h));
+    }
+    sleep_ms(1);
+  }
+  // Its fills are given back below: no ring may write into them any more.
+  while (!h->taking_down && !device_idle(*h->impl)) {
+    if (now_ms() >= deadline) {
+      h->closing.store(false, std::memory_order_seq_cst);
+      errno = saved;
+      return fail(-EBUSY, "an io_uring that was guarded for arena %s is still there: end it first",
+                  h->impl->name.c_str());
     }
     sleep_ms(1);
   }

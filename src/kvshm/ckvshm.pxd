@@ -169,6 +169,10 @@ cdef extern from "kvshm.h" nogil:
     int kvshm_set_priority(kvshm_arena *a, kvshm_handle h, uint32_t priority)
     int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms)
 
+    # Transfers by an io_uring of your own
+    int kvshm_ring_guard(kvshm_arena *a, int ring_fd, uint32_t index)
+    int kvshm_guard_fd(kvshm_arena *a)
+
     # Objects
     ctypedef struct kvshm_object:
         pass

@@ -15,9 +15,9 @@ from kvshm.ckvshm cimport (KVSHM_EPENDING, KVSHM_NONE, KVSHM_NO_CACHE, KVSHM_NO_
                            KVSHM_NO_TOUCH, KVSHM_QUIET, KVSHM_UNCHAINED, kvshm_acquire,
                            kvshm_clear, kvshm_evict, kvshm_handle, kvshm_lease,
                            kvshm_match_scattered, kvshm_match_with, kvshm_pin, kvshm_presence,
-                           kvshm_reap, kvshm_reap_report, kvshm_reset_inactive, kvshm_scan,
-                           kvshm_set_no_cache, kvshm_set_priority, kvshm_tick, kvshm_upgrade,
-                           kvshm_wait)
+                           kvshm_reap, kvshm_reap_report, kvshm_reset_inactive, kvshm_ring_guard,
+                           kvshm_scan, kvshm_set_no_cache, kvshm_set_priority, kvshm_tick,
+                           kvshm_upgrade, kvshm_wait)
 from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_handles, as_keys, as_tag,
                             deadline_in, fail, from_handle, now, slice_ms)
 from kvshm.fill cimport allocate_fill, join_fill
@@ -332,6 +332,27 @@ cdef class Arena(Attachment):
     def device_ranges(self):
         """The blocks that are registered: a list of kvshm.DeviceRange."""
         return device_of.ranges(self)
+
+    # Transfers
+
+    def guard_ring(self, ring, index=None):
+        """Fence an io_uring whose transfers go into blocks that this process fills, before its
+        first request: after a SIGKILL the blocks then stay out of others' hands until the last of
+        its transfers has landed.
+
+        ring: its descriptor, or what has a fileno(), such as kvshm.uring.Ring. index: a place in
+        its table of registered files; None where it has none yet. Call it in the thread that
+        submits. End the ring before close(). A block must stay a fill (no abort, no register) while
+        a transfer into it is under way.
+        """
+        cdef int fd = ring.fileno() if hasattr(ring, "fileno") else ring
+        cdef uint32_t place = KVSHM_NONE if index is None else index
+        cdef int rc
+        self.alive()
+        with nogil:
+            rc = kvshm_ring_guard(self.ptr, fd, place)
+        if rc < 0:
+            fail(rc, "guard of a ring")
 
     # Looking after the arena
 

@@ -12,6 +12,7 @@ import importlib
 import mmap
 import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -26,6 +27,17 @@ MAX_READ = 1 << 30  # bytes of one request; the kernel takes a little under 2 Gi
 # Rings that could not be drained, with the buffers the kernel may still write to. They stay
 # here for the life of the process: memory that is lost is better than memory overwritten.
 _abandoned: list[tuple[Any, ...]] = []
+
+# A child that kept the descriptor would keep the ring, and what guards it, alive.
+_rings: weakref.WeakSet[Ring] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for ring in list(_rings):
+        ring.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def load() -> Any:
@@ -84,6 +96,7 @@ class Ring:
         self.features: int = params.features
         self.entries: int = params.sq_entries
         self._open = True
+        _rings.add(self)
         # A child that kept the ring's pages would keep the ring, and its locks, alive.
         _check(lib.io_uring_ring_dontfork(self._ring), "ring memory: madvise")
 
@@ -95,6 +108,11 @@ class Ring:
             return None
         _check(rc, "io_uring_setup")
         return params
+
+    def fileno(self) -> int:
+        """Its descriptor, for `Arena.guard_ring`; not to be closed."""
+        self._usable()
+        return int(self._ring.ring_fd)
 
     # -- registration ----------------------------------------------------------------
 
@@ -248,10 +266,10 @@ class Ring:
             _check(rc, "io_uring_enter")
 
     def _usable(self) -> None:
-        if not self._open:
-            raise ValueError("the ring is closed")
         if os.getpid() != self._pid:
             raise RuntimeError("the ring belongs to the process that made it")
+        if not self._open:
+            raise ValueError("the ring is closed")
 
     def __enter__(self) -> Ring:
         return self
