@@ -59,12 +59,37 @@ void damage_size(Feed& f) {
     case 0:
       return host::resize(f.two() % 5000u);
     case 1:
-      return host::resize(whole - f.two() % whole);
+      return host::resize(whole - f.two() % (whole + 1));
     case 2:
       return host::resize(whole + f.two());
     default:
       return host::resize((f.two() * (whole / 65536 + 1)) % (whole + 4096));
   }
+}
+
+// Sizes of any kind: what is accepted lies one after the other and ends where it says.
+void geometry(Feed& f) {
+  const std::uint64_t bytes = f.odd(), block_bytes = f.odd(), blocks = f.odd();
+  const std::uint64_t page = f.one_in(2) ? kvshm::kHugePage : kvshm::kPage;
+  kvshm::Geometry g{};
+  if (!kvshm::compute_geometry(bytes, block_bytes, blocks, page, &g)) return;
+  const std::uint64_t* at = &g.slots_off;
+  for (unsigned i = 1; i < 12; i++)
+    if (at[i] < at[i - 1] || at[i] % kvshm::kPage) found("sections in disorder", i);
+  if (!g.blocks || (blocks && g.blocks != blocks) || g.bytes % page ||
+      g.data_off + g.blocks * g.block_bytes > g.bytes ||
+      (bytes && g.bytes > (bytes / page + 1) * page))
+    found("a geometry that does not add up", (long long)g.blocks, (long long)g.bytes);
+}
+
+// All slots are taken by the living, whatever their records say.
+void occupy(Scene& scene, Feed& f) {
+  host::hold_lives(kvshm::kSlots);
+  std::uint8_t record[64 + 56];
+  std::memset(record, f.byte(), sizeof record);
+  f.bytes(record, f.byte() % sizeof record);
+  for (unsigned s = 0; s < kvshm::kSlots; s++)
+    scene.write(scene.geometry().slots_off + s * sizeof(kvshm::SlotRecord), record, sizeof record);
 }
 
 void damage(Scene& scene, Feed& f) {
@@ -89,6 +114,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   scene.reset();
   Feed f(data, size);
   const unsigned how = f.byte();
+  if (f.one_in(8)) geometry(f);
   for (unsigned n = how % 5; n > 0 && f.more(); n--) damage(scene, f);
 
   kvshm_options o = plain_options();
@@ -100,14 +126,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (how & 64) o.block_bytes = f.one_in(2) ? f.odd() : kBlockBytes;
   if (f.one_in(16)) o.blocks = f.byte();
   const Mode mode = f.one_in(16) ? Mode::kOpen : f.one_in(64) ? Mode::kCreate : Mode::kAttach;
+  const bool full = f.one_in(16);
+  if (full) occupy(scene, f);
   const std::uint64_t begun = host::now_ms();
   const int rc = scene.attach(mode, o);
   if (host::now_ms() > begun + o.timeout_ms + 500) found("attach took longer than its limit");
   if (rc == 0) {
-    kvshm_stats s{};
-    s.size = sizeof s;
-    kvshm_get_stats(scene.victim(), &s);
-    if (s.blocks_total == kBlocks) {
+    {
       Player player(scene, f, false);
       while (f.more() && player.calls() < 8) player.one();
     }
@@ -116,6 +141,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else if (rc > 0 || !*kvshm_last_error()) {
     found("a refusal without a text", rc);
   }
+  if (full) host::release_lives();
   scene.close();
   if (f.one_in(8)) kvshm_remove(host::kName, nullptr, 1);
   return 0;

@@ -38,8 +38,13 @@ void options(Feed& f) {
   if (name.find(host::kName) == 0) name = "x";
   kvshm_arena* out = nullptr;
   const bool null = f.one_in(20);
-  const int rc = kvshm_attach(null ? nullptr : &out, f.one_in(20) ? nullptr : name.c_str(), &o);
-  if (rc == 0 || out) found("an attach to nothing");
+  const auto bring = how & 4   ? kvshm_attach
+                     : how & 8 ? kvshm_open
+                               : kvshm_create;  // the host in memory has room for no other
+  const int rc = bring(null ? nullptr : &out, f.one_in(20) ? nullptr : name.c_str(), &o);
+  if (rc >= 0 || out) found("an attach to nothing", rc);
+  const int gone = kvshm_remove(f.one_in(20) ? nullptr : name.c_str(), nullptr, f.below(2));
+  if (gone >= 0) found("nothing was removed", gone);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "arena/lock.hpp"
 #include "host_tables.hpp"
 #include "poison.hpp"
 
@@ -89,6 +90,18 @@ unsigned mappings() {
 unsigned locks() { return tables().nlocks; }
 
 void drop_mapping(void* p) { tables().unmap(p); }
+
+void hold_lives(unsigned n) {
+  Tables& t = tables();
+  if (t.crowd < 0) t.crowd = t.describe();
+  for (unsigned s = 0; s < n; s++) t.lock(t.crowd, kvshm::life_byte(s), true);
+}
+
+void release_lives() {
+  Tables& t = tables();
+  t.let_go(t.crowd);
+  t.crowd = -1;
+}
 
 // ---- tables -------------------------------------------------------------------------------------
 

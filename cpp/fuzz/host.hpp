@@ -40,6 +40,9 @@ unsigned descriptors();  // open ones
 unsigned mappings();
 unsigned locks();
 
+// Processes that hold what is free of the first n life bytes, and their end.
+void hold_lives(unsigned n);
+void release_lives();
 // A process dies: its anchor goes, nothing else happens.
 void drop_mapping(void* p);
 

@@ -34,6 +34,7 @@ struct Tables {
   Mapping mappings[kMappings];
   Lock locks[kLocks];
   unsigned nlocks = 0;
+  int crowd = -1;                // the description of host::hold_lives
   std::byte* anchors = nullptr;  // addresses without memory
 
   int describe();

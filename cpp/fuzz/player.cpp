@@ -4,7 +4,13 @@
 
 namespace kvshm_fuzz {
 
-Player::Player(Scene& s, Feed& f, bool wild) : s_(s), f_(f), wild_(wild), known_(s.handles()) {
+Player::Player(Scene& s, Feed& f, bool wild)
+    : s_(s),
+      f_(f),
+      wild_(wild),
+      known_(s.handles()),
+      blocks_(s.victim()->impl->nblocks),
+      block_bytes_(s.victim()->impl->block_bytes) {
   leases_.reserve(16);
 }
 
@@ -89,16 +95,16 @@ void Player::outcome(std::int64_t rc) {
 
 std::uint32_t Player::count() {
   const unsigned n = f_.byte();
-  return n < 200 ? n % 6 : n < 250 ? n % 25 : kBlocks - 255 + n;
+  return n < 200 ? n % 6 : n < 250 ? n % 25 : 96 + n - 250;
 }
 
 kvshm_handle Player::handle() {
   const unsigned how = f_.byte();
-  kvshm_handle h{0, how % kBlocks, 0};
+  kvshm_handle h{0, how, 0};
   if (how < 192)
     h = known_[how % known_.size()];
   else if (how < 224 || !wild_)
-    kvshm_handle_of(a(), how % kBlocks, &h);
+    kvshm_handle_of(a(), how, &h);
   else
     h = {f_.odd(), std::uint32_t(f_.odd()), f_.byte()};
   return h;
@@ -170,8 +176,8 @@ void Player::allocate() {
   if (how & 32) o.parent = handle();
   if (rarely(9)) o.size = f_.odd();
   std::uint32_t n = count();
-  const bool too_many = n > kBlocks || rarely(20);
-  if (too_many) n = kBlocks + 1 + std::uint32_t(f_.odd() % 0x7fffffff);  // refused, or no room here
+  const bool too_many = n > blocks_ || rarely(20);
+  if (too_many) n = blocks_ + 1 + std::uint32_t(f_.odd() % 0x7fffffff);  // refused, or no room here
   const std::uint32_t room = too_many ? 0 : n;
   Room<kvshm_handle> out(new kvshm_handle[room]);
   Room<kvshm_key> k = keys(too_many ? 0 : n);
@@ -187,7 +193,7 @@ void Player::allocate() {
   outcome(rc);
   if (rc == 0 && too_many) found("more blocks than there are", n);
   for (std::uint32_t i = 0; rc == 0 && i < n; i++) {
-    if (out[i].id >= kBlocks) found("a block that does not exist", out[i].id);
+    if (out[i].id >= blocks_) found("a block that does not exist", out[i].id);
     remember(out[i]);
   }
 }
@@ -232,7 +238,7 @@ void Player::hold_call() {
       key(k);
       kvshm_handle out{0, 0, 0};
       outcome(kvshm_acquire(a(), rarely(20) ? nullptr : k, flags(), rarely(20) ? nullptr : &out));
-      if (out.seq && out.id >= kBlocks) found("a block that does not exist", out.id);
+      if (out.seq && out.id >= blocks_) found("a block that does not exist", out.id);
       if (out.seq) remember(out);
       return;
     }
@@ -311,7 +317,7 @@ void Player::match() {
   taken(got, n, l);
   for (std::int64_t i = 0; i < got; i++) {
     const std::uint32_t id = ids[std::size_t(i)];
-    if (id >= kBlocks && !(how == 2 && id == KVSHM_NONE)) found("a block that does not exist", id);
+    if (id >= blocks_ && !(how == 2 && id == KVSHM_NONE)) found("a block that does not exist", id);
   }
 }
 
@@ -335,7 +341,8 @@ void Player::lease_call() {
 void Player::copy() {
   const kvshm_handle h = handle();
   const std::uint64_t at = f_.odd(), n = f_.odd();
-  const std::uint64_t room = n <= kBlockBytes ? n : 0;  // more is refused before it is touched
+  if (n > 65536 && n <= block_bytes_) return;
+  const std::uint64_t room = n <= block_bytes_ ? n : 0;  // more is refused before it is touched
   Room<char> data(new char[room]());
   char* p = rarely(20) ? nullptr : data.get();
   if (f_.one_in(2))
@@ -343,7 +350,8 @@ void Player::copy() {
   else
     outcome(kvshm_copy_out(a(), h, at, p, n));
   const auto id = std::uint32_t(f_.odd());
-  if ((kvshm_block_data(a(), id) != nullptr) != (id < kBlocks)) found("a block's address", id);
+  if ((kvshm_block_data(a(), id) != nullptr) != (id < blocks_ && block_bytes_))
+    found("a block's address", id);
 }
 
 void Player::object() {
@@ -377,7 +385,8 @@ void Player::object() {
     case 4: {
       const std::int64_t got = kvshm_object_pieces(o, pieces, f_.below(5));
       outcome(got);
-      if (got > std::int64_t(kBlocks)) found("more pieces than blocks", (long long)got);
+      if (got > std::int64_t(blocks_)) found("more pieces than blocks", (long long)got);
+      if ((got == 1) != (kvshm_object_data(o) != nullptr)) found("an object in one piece");
       return;
     }
     default:
@@ -400,7 +409,7 @@ void Player::look() {
   outcome(rc);
   if (rc == 0 && std::memchr(p.label, 0, sizeof p.label) == nullptr) found("a label without end");
   std::uint64_t n = 0;
-  if (!kvshm_block_table(a(), &n) || n != kBlocks) found("the block table", (long long)n);
+  if (!kvshm_block_table(a(), &n) || n != blocks_) found("the block table", (long long)n);
 }
 
 void Player::structs() {

@@ -57,6 +57,8 @@ class Player {
   std::uint64_t limit_ms_ = 0;
   std::vector<kvshm_handle> known_;
   std::size_t at_ = 0;
+  const std::uint32_t blocks_;  // the victim's, which are not the scene's in a reshaped arena
+  const std::uint64_t block_bytes_;
   std::vector<kvshm_lease> leases_;
   std::vector<kvshm_object*> objects_;
 };
