@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """S35: data is never code; nothing listens; random bytes in the arena are misses or errors.
 
-The million random inputs run under AddressSanitizer: cpp/tests/bad_input_test.cpp.
+A million random inputs run under AddressSanitizer in cpp/tests/bad_input_test.cpp; ten million of
+the fuzz targets of cpp/fuzz with --full-scenarios. The sanitizer build plays their corpus each
+time.
 """
 import ast
+import json
 import os
 import random
 import struct
+import subprocess
 from pathlib import Path
 
 import kvshm
 import pytest
 from support import shm_dir
+from support.cli import kvshm_cli
 from support.oracle import Bytes, judge, raw_keys, store
 
 UNSAFE_MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "yaml",
@@ -119,6 +124,66 @@ def test_scribbled_shared_memory(player, arena_name, rounds):
         victim.do("a.close()")
         assert victim.end() == 0
         kvshm.remove(arena_name)
+
+
+def test_the_inspector_reads_what_it_finds(arena_name, tmp_path, rounds):
+    """Any bytes and any length in the place of an arena: an answer or an error code, in JSON."""
+    chance = random.Random(36)
+    with kvshm.Arena.create(arena_name, blocks=64, block_bytes=1024, helper=False) as arena:
+        store(arena, raw_keys(0, 40)).release()
+        data_offset = arena.info().data_offset
+        whole = (shm_dir / f"kvshm.{arena_name}").read_bytes()
+    path = tmp_path / "kvshm.damaged"
+    codes = set()
+    for _ in range(rounds(40, 3000)):
+        found = bytearray(whole)
+        for _ in range(chance.randrange(1, 60)):
+            end = chance.choice((4096, data_offset, data_offset))
+            at = chance.randrange(8 if end == 4096 else 4096, end)
+            junk = chance.choice((chance.randbytes(1), chance.randbytes(8), chance.randbytes(64),
+                                  b"\xff" * 8, bytes(8)))
+            found[at:at + len(junk)] = junk
+        if chance.random() < 0.2:
+            found = found[:chance.randrange(len(found))]
+        path.write_bytes(found)
+        for verb in (("list",), ("stat", "damaged"), ("verify", "damaged")):
+            outcome = kvshm_cli(verb[0], "-j", "--dir", tmp_path, *verb[1:])
+            assert outcome.code in (0, 1, 3, 4, 5, 6), outcome
+            if outcome.out:
+                json.loads(outcome.out)
+            codes.add((verb[0], outcome.code))
+    assert {("verify", 1), ("verify", 5)} <= codes, "damage is seen, and what is no arena, too"
+
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS = ("attach", "live", "keys", "capi")
+
+
+def test_the_corpus_is_kept():
+    corpus = ROOT / "cpp" / "fuzz" / "corpus"
+    for target in TARGETS:
+        assert len(list((corpus / target).glob("*.bin"))) > 20, target
+    assert sum(path.stat().st_size for path in corpus.rglob("*.bin")) < 500_000
+    named = {path.stem for path in corpus.rglob("*.bin") if "-" in path.stem}
+    assert "allocate-of-a-held-block" in named, "what ended a target once is played for ever"
+
+
+@pytest.mark.slow
+def test_ten_million_inputs(request):
+    if not request.config.getoption("--full-scenarios"):
+        pytest.skip("ten million inputs take some ten minutes: --full-scenarios")
+    done = subprocess.run([ROOT / "tools" / "fuzz", "--executions", "10000000", "--json"],
+                          capture_output=True, text=True, timeout=5400)
+    if done.returncode == 2 and "Clang with libFuzzer is missing" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = json.loads(done.stdout)
+    assert result["executions"] >= 10_000_000
+    assert result["crashes"] == 0
+    for target in TARGETS:
+        one = result["targets"][target]
+        assert one["executions"] > 1_000_000, target
+        assert one["coverage"] > one["edges"] / 20, target
 
 
 def test_the_oracle_tells_all_apart():
