@@ -26,9 +26,10 @@ void end_life(Arena& a, std::uint32_t id) {
 void close_block(Arena& a, std::uint32_t id) {
   Hot& h = a.hot[id];
   end_life(a, id);
+  // seq_cst: a waiter of this fill sees it, or wake_fill sees the waiter's bit
   // M:fill.18 M:core.14 M:freemap.5
   h.word.store(make_word(h.seq.load(std::memory_order_relaxed), kFree, 0),
-               std::memory_order_release);
+               std::memory_order_seq_cst);
   KVSHM_STEP("close.free");
   // M:freemap.5
   mark_free(a, id);

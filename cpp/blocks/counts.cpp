@@ -60,8 +60,9 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
       if (!others) h.stamp.store(ticks.next(), std::memory_order_relaxed);
       KVSHM_STEP("leave.bit");
       // release: my reads of the payload are over before somebody may evict the block
+      // seq_cst, as every change that wakes: a waiter's bit is seen, or the waiter sees this
       // M:fill.15 M:fill.16 M:core.4 M:core.13 M:word.2 M:index.25 M:wait.5
-      if (!h.word.compare_exchange_weak(w, with_holders(w, others), std::memory_order_acq_rel,
+      if (!h.word.compare_exchange_weak(w, with_holders(w, others), std::memory_order_seq_cst,
                                         std::memory_order_acquire))
         continue;
       KVSHM_STEP("leave.left");
@@ -272,9 +273,10 @@ Published publish_fill(Arena& a, std::uint32_t id, bool last, std::uint32_t prim
         break;
       }
       // release: payload, key, flags and primary before READY; pairs with the acquire of take_ready
+      // seq_cst: against a waiter's bit, and against NO_CACHE (late_no_cache, set_no_cache)
       // M:fill.13 M:core.12 M:index.12 M:dup.4 M:aon.10 M:wait.5
       mine = h.word.compare_exchange_weak(w, with_state(w, last ? kReadyLast : kReady),
-                                          std::memory_order_acq_rel, std::memory_order_acquire);
+                                          std::memory_order_seq_cst, std::memory_order_acquire);
     }
     if (mine) KVSHM_STEP("publish.ready");
     // NO_CACHE asked for while this publish was under way: still held, so the word can be changed.
@@ -300,7 +302,7 @@ bool fills(Arena& a, std::uint32_t id, std::uint64_t seq) {
   if (!own_count(a, id)) return false;
   KVSHM_STEP("hold.look");  // another member may publish the block right here
   const Hot& h = a.hot[id];
-  const word_t w = h.word.load(std::memory_order_acquire);
+  const word_t w = h.word.load(std::memory_order_seq_cst);  // set_no_cache looks after its flag
   return state(w) == kFilling && (w & a.me) && h.seq.load(std::memory_order_relaxed) == seq;
 }
 

@@ -44,6 +44,7 @@ std::uint32_t claim_in_region(Arena& a, std::uint32_t region, std::uint32_t star
   for (std::uint32_t i = 0; i < kRegionWords && got < n; i++) {
     const std::uint32_t at = region * kRegionWords + (start + i) % kRegionWords;
     auto& map = a.free_map[at];
+    // relaxed: who finds too little looks again in summarize(), in order, and is tried once more
     std::uint64_t bits = map.load(std::memory_order_relaxed);
     while (bits && got < n) {
       const std::uint32_t id = at * 64 + std::uint32_t(std::countr_zero(bits));

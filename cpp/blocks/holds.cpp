@@ -8,10 +8,11 @@ int set_no_cache(Arena& a, kvshm_handle b, bool on) {
   Hot& h = a.hot[b.id];
   if (fills(a, b.id, b.seq)) {
     KVSHM_STEP("nocache.flag");
+    // seq_cst: the publisher sees the flag (late_no_cache), or I see its READY
     if (on)
-      h.flags.fetch_or(kLastWanted, std::memory_order_relaxed);
+      h.flags.fetch_or(kLastWanted, std::memory_order_seq_cst);
     else
-      h.flags.fetch_and(std::uint8_t(~kLastWanted), std::memory_order_relaxed);
+      h.flags.fetch_and(std::uint8_t(~kLastWanted), std::memory_order_seq_cst);
     if (fills(a, b.id, b.seq)) return 0;  // else published meanwhile: set it in the word, too
   }
   if (!holds_ready(a, b.id, b.seq)) return -KVSHM_ENOTMINE;

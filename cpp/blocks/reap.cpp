@@ -25,7 +25,7 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
         if (!others) stamp(a, h);
         KVSHM_STEP("reap.release");
         // M:fill.19 M:core.15 M:word.3
-        if (!h.word.compare_exchange_weak(w, with_holders(w, others), std::memory_order_acq_rel,
+        if (!h.word.compare_exchange_weak(w, with_holders(w, others), std::memory_order_seq_cst,
                                           std::memory_order_acquire))
           continue;
         KVSHM_STEP("reap.released");
@@ -41,7 +41,7 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
         // M:core.15 M:dup.13
         if (!h.word.compare_exchange_weak(
                 w, others ? with_holders(w, others) : with_state(w, kEvicting),
-                std::memory_order_acq_rel, std::memory_order_acquire))
+                std::memory_order_seq_cst, std::memory_order_acquire))
           continue;
         KVSHM_STEP("reap.lasted");
         counts->holds++;
@@ -55,7 +55,7 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
           // M:tentative.4
           if (!KVSHM_BROKEN(tentative_left)) erase_tentative(a, id, h.load_key());
         } else {
-          h.flags.fetch_or(kFailed, std::memory_order_release);  // waiters: nobody will publish it
+          h.flags.fetch_or(kFailed, std::memory_order_seq_cst);  // waiters: nobody will publish it
           KVSHM_STEP("reap.failed");
           erase_entries(a, id, h.load_key());
         }
@@ -70,7 +70,7 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
         // M:fill.21 M:core.15 M:tentative.5
         if (!h.word.compare_exchange_weak(
                 w, others ? with_holders(w, others) : with_state(w, kEvicting),
-                std::memory_order_acq_rel, std::memory_order_acquire))
+                std::memory_order_seq_cst, std::memory_order_acquire))
           continue;
         KVSHM_STEP("reap.filling");
         counts->fills++;

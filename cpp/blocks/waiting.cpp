@@ -14,7 +14,7 @@ int look(const Hot& h, kvshm_handle b) {
   const word_t w = h.word.load(std::memory_order_seq_cst);
   if (h.seq.load(std::memory_order_acquire) != b.seq) return -ENOENT;
   if (is_ready(w)) return 0;
-  if (h.flags.load(std::memory_order_acquire) & kFailed) return -ENOENT;  // its fillers are dead
+  if (h.flags.load(std::memory_order_seq_cst) & kFailed) return -ENOENT;  // its fillers are dead
   return state(w) == kFilling ? 1 : -ENOENT;
 }
 

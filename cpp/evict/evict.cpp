@@ -23,8 +23,11 @@ Score score(const Arena& a, const Policy& p, const Hot& h, std::uint32_t now) {
   return {h.priority.load(kRelaxed), age >> p.shift[f]};
 }
 
+// seq_cst: who waits for space has set its bit and looks once more (pairs with wake_space)
+word_t look(const Hot& h) { return h.word.load(std::memory_order_seq_cst); }
+
 bool evictable(const Hot& h) {
-  const word_t w = h.word.load(kRelaxed);
+  const word_t w = look(h);
   return state(w) == kReady && !holders(w) && h.priority.load(kRelaxed) < 100;
 }
 
@@ -98,7 +101,7 @@ std::uint32_t take_run(Arena& a, std::uint32_t leaf, std::uint32_t from, std::ui
 
 bool claim_evictable(Arena& a, std::uint32_t id, bool any_priority) {
   Hot& h = a.hot[id];
-  word_t w = h.word.load(kRelaxed);
+  word_t w = look(h);
   if (state(w) != kReady || holders(w) || (!any_priority && h.priority.load(kRelaxed) >= 100))
     return false;
   a.enter_region(id);
@@ -117,8 +120,9 @@ void give_back_victim(Arena& a, std::uint32_t id) {
   Hot& h = a.hot[id];
   const word_t w = h.word.load(kRelaxed);
   KVSHM_STEP("evict.return");
+  // seq_cst: pairs with look()
   // M:aon.3
-  h.word.store(with_holders(with_state(w, kReady), 0), std::memory_order_release);
+  h.word.store(with_holders(with_state(w, kReady), 0), std::memory_order_seq_cst);
   KVSHM_STEP("evict.returned");
 }
 
