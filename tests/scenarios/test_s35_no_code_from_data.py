@@ -133,13 +133,15 @@ def test_the_inspector_reads_what_it_finds(arena_name, tmp_path, rounds):
         store(arena, raw_keys(0, 40)).release()
         data_offset = arena.info().data_offset
         whole = (shm_dir / f"kvshm.{arena_name}").read_bytes()
+    numbers = struct.unpack("<12Q", whole[GEOMETRY:GEOMETRY + 96])
     path = tmp_path / "kvshm.damaged"
     codes = set()
     for _ in range(rounds(40, 3000)):
         found = bytearray(whole)
+        # The superblock, all but that, or the descriptors, the index and the free map.
+        first, end = chance.choice(((8, 4096), (4096, data_offset), (numbers[6], numbers[11])))
         for _ in range(chance.randrange(1, 60)):
-            end = chance.choice((4096, data_offset, data_offset))
-            at = chance.randrange(8 if end == 4096 else 4096, end)
+            at = chance.randrange(first, end)
             junk = chance.choice((chance.randbytes(1), chance.randbytes(8), chance.randbytes(64),
                                   b"\xff" * 8, bytes(8)))
             found[at:at + len(junk)] = junk
