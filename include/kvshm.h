@@ -67,7 +67,8 @@ enum {
   KVSHM_EPART,           /* slice begun before, or not begun, or parts missing */
   KVSHM_EPENDING,        /* somebody is filling it: kvshm_wait(), then ask again */
   KVSHM_EUNSUPPORTED,    /* this host cannot do what was required (pinning, huge pages, locks) */
-  KVSHM_EINUSE           /* processes are attached: refused */
+  KVSHM_EINUSE,          /* processes are attached: refused */
+  KVSHM_ECANCELED        /* kvshm_cancel_waits() ended, or forbids, this wait */
 };
 
 typedef struct kvshm_arena kvshm_arena;
@@ -179,10 +180,10 @@ KVSHM_API int kvshm_create(kvshm_arena **out, const char *name,
 KVSHM_API int kvshm_attach(kvshm_arena **out, const char *name,
                            const kvshm_options *opts); /* -ENOENT */
 /* Detach: waits until no other call runs and no guarded ring is left, gives back all holds and
- * leases. -EBUSY at the time-out (nothing changed). The handle is dead afterwards; its use says -KVSHM_ECLOSED, as does a second
- * close. The arena itself stays. With a device registration that takes longer to undo than the
- * time-out: -EBUSY, with all else done; the undoing goes on by itself, and the next close waits
- * for its end. */
+ * leases. -EBUSY at the time-out (nothing changed; threads that wait: kvshm_cancel_waits() first).
+ * The handle is dead afterwards; its use says -KVSHM_ECLOSED, as does a second close. The arena
+ * itself stays. With a device registration that takes longer to undo than the time-out: -EBUSY,
+ * with all else done; the undoing goes on by itself, and the next close waits for its end. */
 KVSHM_API int kvshm_close(kvshm_arena *a, uint32_t timeout_ms);
 /* Mark dead and unlink. -KVSHM_EINUSE while a process is attached, unless force. -ENOENT. */
 KVSHM_API int kvshm_remove(const char *name, const char *dir, int force);
@@ -334,7 +335,9 @@ enum {                         /* what became of each key at allocate (announced
 /* n blocks or none. Holds each as its filler until register, publish or abort. keys may be NULL
  * (give
  * them to register). status: n entries or NULL. evicted may be NULL. -KVSHM_ENOSPACE: nothing
- * changed. -ETIMEDOUT: waited for space in vain. Never more than `blocks` of the arena: -EINVAL. */
+ * changed. -ETIMEDOUT: waited for space in vain, or for a thread of this process that was stopped in
+ * the midst of one of these blocks (a second, without a limit of its own). -KVSHM_ECANCELED. Never
+ * more than `blocks` of the arena: -EINVAL. */
 KVSHM_API int kvshm_allocate(kvshm_arena *a, uint32_t n, const kvshm_key *keys,
                              const kvshm_fill_options *opts, kvshm_handle *out, uint8_t *status,
                              kvshm_evicted *evicted);
@@ -460,7 +463,8 @@ KVSHM_API int kvshm_pin(kvshm_arena *a, const kvshm_handle *h, uint32_t n, uint6
 KVSHM_API int kvshm_set_no_cache(kvshm_arena *a, kvshm_handle h, int on);
 /* 0-100; 100 is never evicted; needs a hold. */
 KVSHM_API int kvshm_set_priority(kvshm_arena *a, kvshm_handle h, uint32_t priority);
-/* Until the fill is READY (0), over without it (-ENOENT), or -ETIMEDOUT. Reaps dead fillers. */
+/* Until the fill is READY (0), over without it (-ENOENT), -ETIMEDOUT or -KVSHM_ECANCELED. Reaps
+ * dead fillers. */
 KVSHM_API int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms);
 
 /* ---- objects: many blocks under one key ------------------------------------------------------
@@ -475,12 +479,17 @@ typedef struct kvshm_piece { /* laid out as struct iovec */
   void *data;
   size_t bytes;
 } kvshm_piece;
+/* For an engine that shuts down. on: calls of this process that wait on `a` (for space, for a fill)
+ * end at once with -KVSHM_ECANCELED, and so does each that would have to wait, until off. What needs
+ * no wait goes on, giving back above all; other handles and other processes notice nothing. From
+ * any thread, not from a signal handler. Works on a removed arena, too. */
+KVSHM_API int kvshm_cancel_waits(kvshm_arena *a, int on);
 
 /* Room for `bytes` (> 0), to be written by the caller. -EEXIST: it is there, get it.
  * -KVSHM_EPENDING: another process is putting it, or has not yet given back what is left of it
  * (kvshm_acquire of the key says which fill to wait for, if any). -KVSHM_ENOSPACE (also: the index
- * is full around its keys), -ETIMEDOUT, -ENOMEM as kvshm_allocate. Of opts, parts and parent are
- * not used, of its flags only KVSHM_NO_CACHE and KVSHM_NO_EVICT. */
+ * is full around its keys), -ETIMEDOUT, -KVSHM_ECANCELED, -ENOMEM as kvshm_allocate. Of opts, parts
+ * and parent are not used, of its flags only KVSHM_NO_CACHE and KVSHM_NO_EVICT. */
 KVSHM_API int kvshm_object_create(kvshm_arena *a, const uint8_t key[16], uint64_t bytes,
                                   const kvshm_fill_options *opts, kvshm_object **out);
 /* Publish: found by all from now on, and no longer to be written. -KVSHM_ESTATE: committed

@@ -15,6 +15,7 @@
 #include "arena/layout.hpp"
 #include "arena/step.hpp"
 #include "blocks/leases.hpp"
+#include "blocks/waits.hpp"
 
 namespace kvshm {
 
@@ -56,6 +57,7 @@ struct Arena {
   std::atomic<std::uint32_t> free_cursor{0};
   Leases leases;
   Evictor evictor;
+  Waits waits;
   std::uint64_t stats_at_attach[kStatRoom] = {};
 
   // the object

@@ -51,11 +51,13 @@ void File::reset(int fd) {
 int lock_byte(int fd, bool write, off_t at) { return set(fd, write ? F_WRLCK : F_RDLCK, at); }
 int unlock_byte(int fd, off_t at) { return set(fd, F_UNLCK, at); }
 
-int lock_byte_until(int fd, bool write, off_t at, std::int64_t deadline_ms) {
+int lock_byte_until(int fd, bool write, off_t at, std::int64_t deadline_ms,
+                    const std::atomic<bool>* stop) {
   for (unsigned wait = 1;; wait = wait < 8 ? wait * 2 : 8) {
     int rc = lock_byte(fd, write, at);
     if (rc != -EAGAIN) return rc;
-    if (now_ms() >= deadline_ms) return -ETIMEDOUT;
+    if (now_ms() >= deadline_ms || (stop && stop->load(std::memory_order_relaxed)))
+      return -ETIMEDOUT;
     sleep_ms(wait);
   }
 }

@@ -12,6 +12,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -45,8 +46,9 @@ class File {  // a descriptor, closed at the end of the scope
 // Non-blocking; 0, -EAGAIN (somebody else holds it) or another -errno.
 int lock_byte(int fd, bool write, off_t at);
 int unlock_byte(int fd, off_t at);
-// Tries until deadline_ms (CLOCK_MONOTONIC); -ETIMEDOUT.
-int lock_byte_until(int fd, bool write, off_t at, std::int64_t deadline_ms);
+// Tries until deadline_ms (CLOCK_MONOTONIC), or until *stop; -ETIMEDOUT.
+int lock_byte_until(int fd, bool write, off_t at, std::int64_t deadline_ms,
+                    const std::atomic<bool>* stop = nullptr);
 // Would a write lock conflict? 1 locked, 0 free, -errno. Never takes anything.
 int byte_locked(int fd, off_t at);
 

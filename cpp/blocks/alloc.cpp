@@ -38,6 +38,7 @@ class Ids {
 struct Claim {
   std::uint32_t free = 0, victims = 0;
   bool exhausted = false;
+  std::int64_t deadline = 0;  // of the call; 0 = it did not have to wait
 };
 
 Claim claim(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* ids) {
@@ -101,10 +102,23 @@ void prepare(Arena& a, std::uint32_t id, const FillSpec& spec) {
   h.freq_depth.store(epoch << 4, std::memory_order_relaxed);
 }
 
+// Block `at` could not be entered: it and all behind it go back uncounted, those before it as fills
+// that were left.
+void untake(Arena& a, const Claim& c, const std::uint32_t* ids, std::uint32_t at) {
+  const std::uint32_t n = c.free + c.victims, behind = at + 1 > c.free ? at + 1 : c.free;
+  for (std::uint32_t i = n; i-- > behind;) give_back_victim(a, ids[i]);
+  unclaim_free(a, behind - at, ids + at);
+  for (std::uint32_t i = at; i-- > 0;) give_back(a, ids[i]);
+  wake_space(a);
+}
+
 // All n are claimed: victims end their lives, everybody gets a clean descriptor and a count.
-void take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& spec,
-          kvshm_evicted* evicted) {
-  for (std::uint32_t i = 0; i < c.free + c.victims; i++) {
+int take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& spec,
+         kvshm_evicted* evicted) {
+  int rc = 0;
+  std::int64_t deadline = c.deadline;
+  std::uint32_t i = 0;
+  for (; i < c.free + c.victims; i++) {
     Hot& h = a.hot[ids[i]];
     if (i >= c.free) {
       remember(evicted, h.load_key());
@@ -120,11 +134,17 @@ void take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& sp
     } else {
       prepare(a, ids[i], spec);
     }
-    enter_fill(a, ids[i]);
+    rc = enter_fill(a, ids[i], spec.timeout_ms, &deadline);
+    if (rc) break;
   }
-  a.count(kStat_allocated_total, c.free + c.victims);
-  a.count(kStat_evicted_total, c.victims);
-  age(a, c.victims);
+  const std::uint32_t ended = i + (rc != 0), victims = ended > c.free ? ended - c.free : 0;
+  a.count(kStat_allocated_total, i);
+  a.count(kStat_evicted_total, victims);
+  age(a, victims);
+  if (!rc) return 0;
+  untake(a, c, ids, i);
+  return fail(rc, "another thread of this process is stopped in the midst of block %u of arena %s",
+              ids[i], a.name.c_str());
 }
 
 // One short claim, then once more after reaping, alone among the short ones.
@@ -137,8 +157,10 @@ int claim_all(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* id
   // M:aon.6
   reap_dead(a, nullptr);
   File f(open_object(a, O_RDWR));
+  const auto* stop = spec.timeout_ms ? &a.waits.cancelled : nullptr;
   // M:aon.5
-  const bool locked = f && lock_byte_until(f.get(), true, kAllocationByte, now_ms() + 50) == 0;
+  const bool locked =
+      f && lock_byte_until(f.get(), true, kAllocationByte, now_ms() + 50, stop) == 0;
   KVSHM_STEP("alloc.alone");
   // M:aon.7
   *c = claim(a, n, spec, ids);
@@ -165,7 +187,9 @@ int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t
     const std::uint32_t f = space.fetch_or(1, std::memory_order_seq_cst) | 1;
     // M:wait.2 M:wait.4
     rc = claim_all(a, n, spec, ids, c);
+    c->deadline = deadline;
     if (rc != -KVSHM_ENOSPACE) return rc;
+    if (a.waits.cancelled.load(std::memory_order_seq_cst)) return -KVSHM_ECANCELED;
     if (a.sb->dead.load(std::memory_order_relaxed)) return -ESTALE;
     const std::int64_t left = deadline - now_ms();
     if (left <= 0) return -ETIMEDOUT;
@@ -211,7 +235,10 @@ int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& s
     a.count(kStat_alloc_refused_total);
     return rc;
   }
-  take(a, c, ids, spec, evicted);
+  if (int rc = take(a, c, ids, spec, evicted)) {
+    a.count(kStat_alloc_refused_total);
+    return rc;
+  }
   std::uint32_t up = spec.parent.seq ? spec.parent.id : kNone;
   for (std::uint32_t i = 0; i < n; i++) {
     Hot& h = a.hot[ids[i]];

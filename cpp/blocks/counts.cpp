@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include "arena/lock.hpp"
 #include "blocks/close.hpp"
 #include "blocks/futex.hpp"
 
@@ -26,23 +27,30 @@ inline void settle(Arena& a, Cell& c, std::uint32_t value) {
   if (a.count_sleepers.load(std::memory_order_relaxed)) futex_wake_all(&c, true);
 }
 
-// Another thread of this process is in a transition: spin, then sleep. False at the limit (10 s:
-// that thread is stopped or starved), so that no call waits for ever.
-bool wait_settled(Arena& a, Cell& c) {
+// A call without a limit of its own waits so long for a thread that is stopped or starved.
+constexpr std::int64_t kSettleMs = 10000;
+
+// Another thread of this process is in a transition: spin, then sleep. 0, -ETIMEDOUT, or for a call
+// that may be cancelled -KVSHM_ECANCELED: no call waits for ever. deadline: 0 = kSettleMs from now.
+int wait_settled(Arena& a, Cell& c, bool may_cancel, std::int64_t deadline = 0) {
   for (int i = 0; i < 100; i++) {
-    if (!(c.load(std::memory_order_acquire) & kT)) return true;
+    if (!(c.load(std::memory_order_acquire) & kT)) return 0;
     relax();
   }
+  if (!deadline) deadline = now_ms() + kSettleMs;
   a.count_sleepers.fetch_add(1, std::memory_order_seq_cst);
-  std::uint32_t v = 0;
-  for (int slices = 0; slices < 10000; slices++) {
-    v = c.load(std::memory_order_acquire);
+  int rc = 0;
+  for (;;) {
+    const std::uint32_t v = c.load(std::memory_order_acquire);
     if (!(v & kT)) break;
+    if (may_cancel && a.waits.cancelled.load(std::memory_order_relaxed)) rc = -KVSHM_ECANCELED;
+    if (!rc && now_ms() >= deadline) rc = -ETIMEDOUT;
+    if (rc) break;
     KVSHM_STEP("count.sleep");
     futex_wait(&c, v, 1, true);
   }
   a.count_sleepers.fetch_sub(1, std::memory_order_relaxed);
-  return !(v & kT);
+  return rc;
 }
 
 // My bit goes out of a READY or FILLING word (or I close it). Under T.
@@ -111,7 +119,7 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
   std::uint32_t v = c.load(std::memory_order_acquire);
   for (;;) {
     if (v & kT) {
-      if (!wait_settled(a, c)) return Take::kMiss;
+      if (wait_settled(a, c, true)) return Take::kMiss;
       v = c.load(std::memory_order_acquire);
       continue;
     }
@@ -154,7 +162,8 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
   for (;;) {
     std::uint32_t v = c.load(std::memory_order_acquire);
     if (v & kT) {
-      if (!wait_settled(a, c)) return -ENOENT;
+      const int rc = wait_settled(a, c, true);
+      if (rc) return rc == -ETIMEDOUT ? -ENOENT : rc;
       continue;
     }
     if ((v & kCount) && !(v & kF)) return -ENOENT;  // READY: upgrade instead
@@ -192,7 +201,7 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
   }
 }
 
-void enter_fill(Arena& a, std::uint32_t id) {
+int enter_fill(Arena& a, std::uint32_t id, std::uint32_t timeout_ms, std::int64_t* deadline) {
   Cell& c = a.counts[id];
   std::uint32_t v = 0;
   KVSHM_STEP("alloc.count");
@@ -202,9 +211,11 @@ void enter_fill(Arena& a, std::uint32_t id) {
   // M:counts.2
   while (!c.compare_exchange_weak(v, ((v & kCount) + 1) | kF, std::memory_order_acq_rel)) {
     if (!(v & kT)) continue;
-    wait_settled(a, c);
+    if (!*deadline) *deadline = now_ms() + (timeout_ms ? timeout_ms : 1000);
+    if (int rc = wait_settled(a, c, timeout_ms != 0, *deadline)) return rc;
     v = 0;
   }
+  return 0;
 }
 
 int give_back(Arena& a, std::uint32_t id, Ticks& ticks) {
@@ -213,7 +224,7 @@ int give_back(Arena& a, std::uint32_t id, Ticks& ticks) {
   std::uint32_t v = c.load(std::memory_order_acquire);
   for (;;) {
     if (v & kT) {
-      if (!wait_settled(a, c)) return -ETIMEDOUT;
+      if (int rc = wait_settled(a, c, false)) return rc;
       v = c.load(std::memory_order_acquire);
       continue;
     }
@@ -251,7 +262,7 @@ Published publish_fill(Arena& a, std::uint32_t id, bool last, std::uint32_t prim
   std::uint32_t v = c.load(std::memory_order_acquire);
   for (;;) {
     if (v & kT) {
-      if (!wait_settled(a, c)) return Published::kNotMine;
+      if (wait_settled(a, c, false)) return Published::kNotMine;
       v = c.load(std::memory_order_acquire);
       continue;
     }

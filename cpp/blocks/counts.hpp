@@ -6,7 +6,7 @@
 //
 // Invariants
 //   C1  my bit in a word changes only 0 -> 1 or 1 -> 0 together with the count, under T
-//       (allocate sets it before anybody knows the block, then waits for T)
+//       (allocate sets it before anybody knows the block, then waits for T; in vain: takes it back)
 //   C2  count > 0 without F: the block is READY and held; +1 writes nothing shared
 //   C3  key or seq is compared after every +1, also the private one
 //   C4  a join that finds my bit although the count is 0 is a miss: a thread of mine is allocating
@@ -20,12 +20,14 @@ namespace kvshm {
 enum class Take { kHeld, kMiss, kPending };
 
 // Hold `id` if it is READY. The caller then compares key or seq and calls give_back if they differ.
-// limit_ms bounds the wait for another thread of this process; over it, a miss.
+// A miss, too, if another thread of this process is stopped in the midst of the block.
 Take take_ready(Arena& a, std::uint32_t id, bool touch);
-// Become a member of fill (id, seq). 0, -ENOENT.
+// Become a member of fill (id, seq). 0, -ENOENT, -KVSHM_ECANCELED.
 int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq);
-// After this thread's CAS to FILLING{me}, before anybody is told.
-void enter_fill(Arena& a, std::uint32_t id);
+// After this thread's CAS to FILLING{me}, before anybody is told. -ETIMEDOUT, -KVSHM_ECANCELED: a
+// thread of this process is stopped in the midst of the block; the caller gives it back without
+// having entered. The limit is *deadline, which is set from timeout_ms (0: a second) where it is 0.
+int enter_fill(Arena& a, std::uint32_t id, std::uint32_t timeout_ms, std::int64_t* deadline);
 // One hold or membership less; the last one releases, leaves or closes. -KVSHM_ENOTMINE.
 // next_tick: where ticks for blocks that nobody holds any more come from.
 class Ticks;

@@ -4,6 +4,7 @@
 
 #include "arena/lock.hpp"
 #include "arena/slots.hpp"
+#include "blocks/close.hpp"
 #include "blocks/futex.hpp"
 
 namespace kvshm {
@@ -26,6 +27,7 @@ int wait_fill(Arena& a, kvshm_handle b, std::uint32_t timeout_ms) {
   if (now <= 0 || !timeout_ms) return now == 1 ? -ETIMEDOUT : now;
   a.count(kStat_waits_total);
   const std::int64_t deadline = now_ms() + timeout_ms;
+  const AwaitedFill here(a.waits, b.id);  // before the bit: cancel finds the one or the other
   for (;;) {
     // Bit 0 tells wakers of us; the value with it is what we sleep on.
     KVSHM_STEP("wait.flag");
@@ -34,6 +36,7 @@ int wait_fill(Arena& a, kvshm_handle b, std::uint32_t timeout_ms) {
     // M:wait.2
     now = look(h, b);
     if (now <= 0) return now;
+    if (a.waits.cancelled.load(std::memory_order_seq_cst)) return -KVSHM_ECANCELED;
     if (a.sb->dead.load(std::memory_order_relaxed)) return -ESTALE;
     const std::int64_t left = deadline - now_ms();
     if (left <= 0) return -ETIMEDOUT;
@@ -43,6 +46,14 @@ int wait_fill(Arena& a, kvshm_handle b, std::uint32_t timeout_ms) {
     // M:wait.4
     if (h.fut.load(std::memory_order_relaxed) == f) reap_dead(a, nullptr);  // nobody woke us
   }
+}
+
+void cancel_waits(Arena& a, bool on) {
+  a.waits.cancelled.store(on, std::memory_order_seq_cst);
+  if (!on) return;
+  wake_space(a);  // other processes' waiters only look again
+  std::lock_guard<std::mutex> lock(a.waits.mutex);
+  for (const AwaitedFill* f = a.waits.fills; f; f = f->next) wake_fill(a, f->id);
 }
 
 }  // namespace kvshm

@@ -35,7 +35,7 @@ int kvshm_allocate(kvshm_arena* h, uint32_t n, const kvshm_key* keys,
   if (rc == -KVSHM_ENOSPACE)
     fail(rc, "no room for %u block(s) in arena %s: the rest is held, being filled or pinned", n,
          call->name.c_str());
-  if (rc == -ETIMEDOUT)
+  if (rc == -ETIMEDOUT && !*last_error())
     fail(rc, "no room for %u block(s) in arena %s within %u ms", n, call->name.c_str(),
          spec.timeout_ms);
   return rc;

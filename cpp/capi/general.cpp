@@ -27,6 +27,7 @@ constexpr Text kTexts[] = {
     {KVSHM_EPENDING, "the key is being filled: wait for it"},
     {KVSHM_EUNSUPPORTED, "this host cannot do what was required"},
     {KVSHM_EINUSE, "processes are attached to the arena"},
+    {KVSHM_ECANCELED, "the wait was cancelled"},
     {EINVAL, "invalid argument"},
     {ESTALE, "the arena was removed or replaced; release what you hold and open again"},
     {ENOENT, "there is none"},

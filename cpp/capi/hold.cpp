@@ -102,6 +102,13 @@ int kvshm_wait(kvshm_arena* h, kvshm_handle b, uint32_t timeout_ms) {
   return wait_fill(*call, b, timeout_ms);
 }
 
+int kvshm_cancel_waits(kvshm_arena* h, int on) {
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  cancel_waits(*call, on != 0);
+  return 0;
+}
+
 void* kvshm_block_data(kvshm_arena* h, uint32_t id) {
   Call call(h, Dead::kAllow);
   if (call.rc() || !call->in_range(id) || !call->block_bytes) return nullptr;

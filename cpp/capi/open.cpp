@@ -112,8 +112,15 @@ int kvshm_close(kvshm_arena* h, uint32_t timeout_ms) {
   if (!h || h->magic.load(std::memory_order_relaxed) != kvshm_arena::kAlive) return -EINVAL;
   if (h->fork_generation != fork_generation()) return -KVSHM_EFORKED;
   const int saved = errno;
-  std::lock_guard<std::mutex> lock(h->close_mutex);
   const std::int64_t deadline = now_ms() + timeout_ms;
+  std::unique_lock<std::mutex> lock(h->close_mutex, std::defer_lock);
+  while (!lock.try_lock()) {  // another thread's close, which may have been given more time
+    if (now_ms() >= deadline) {
+      errno = saved;
+      return fail(-EBUSY, "another thread is closing this handle");
+    }
+    sleep_ms(1);
+  }
   if (h->closing.exchange(true, std::memory_order_seq_cst) && !h->taking_down)
     return -KVSHM_ECLOSED;
   while (!h->taking_down && calls_running(h)) {

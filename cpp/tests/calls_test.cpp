@@ -81,6 +81,7 @@ std::vector<std::pair<const char*, std::int64_t>> all_calls(kvshm_arena* a) {
       {"set_no_cache", kvshm_set_no_cache(a, h, 1)},
       {"set_priority", kvshm_set_priority(a, h, 1)},
       {"wait", kvshm_wait(a, h, 0)},
+      {"cancel_waits", kvshm_cancel_waits(a, 0)},
       {"object_create", closed(kvshm_object_create(a, key, 8, nullptr, &object))},
       {"object_get", closed(kvshm_object_get(a, key, &object))},
       {"evict", kvshm_evict(a, raw(keys), 1)},

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ArenaNotReady,
         ArenaReplaced,
         Busy,
+        Cancelled,
         Closed,
         Error,
         Forked,
@@ -79,8 +80,8 @@ _HOME = {
     "kvshm.convert": "parse_size tag_number",
     "kvshm.core": "Arena",
     "kvshm.errors":
-        "ArenaDamaged ArenaExists ArenaNotFound ArenaNotReady ArenaReplaced Busy Closed Error "
-        "Forked IdentityMismatch InvalidArgument LayoutMismatch Misuse NoSlot NoSpace "
+        "ArenaDamaged ArenaExists ArenaNotFound ArenaNotReady ArenaReplaced Busy Cancelled Closed "
+        "Error Forked IdentityMismatch InvalidArgument LayoutMismatch Misuse NoSlot NoSpace "
         "NoSpaceInTime PermissionDenied TimedOut Unsupported",
     "kvshm.fill": "Fill",
     "kvshm.guards":
@@ -131,6 +132,7 @@ __all__ = [
     "BlockInfo",
     "Broken",
     "Busy",
+    "Cancelled",
     "Closed",
     "CompleteBlock",
     "DeviceInfo",

@@ -21,5 +21,6 @@ cdef class Attachment:
     cdef readonly object identity
 
     cdef int alive(self) except -1
+    cdef bint is_inherited(self) noexcept
     cdef int enter_view(self) except -1
     cdef void leave_view(self) noexcept

@@ -110,6 +110,12 @@ cdef class Attachment:
             self.live_views -= 1
 
     @property
+    cdef bint is_inherited(self) noexcept:
+        """In a forked child: there is no memory that a view could point to."""
+        cdef kvshm_info info
+        info.size = sizeof(info)
+        return kvshm_get_info(self.ptr, &info) == -KVSHM_EFORKED
+
     def closed(self):
         """True after close()."""
         return self.gone
@@ -129,7 +135,7 @@ cdef class Attachment:
         with cython.critical_section(self):
             if self.gone:
                 return
-            if self.live_views:
+            if self.live_views and not self.is_inherited():
                 raise BufferError(
                     f"arena {self.name!r}: {self.live_views} live views; release them first")
             self.alive()

@@ -13,7 +13,7 @@ cdef extern from "kvshm.h" nogil:
     int KVSHM_KEY_BYTES, KVSHM_SLOTS, KVSHM_MAX_PARTS, KVSHM_NAME_MAX
     int KVSHM_ECLOSED, KVSHM_EFORKED, KVSHM_ELAYOUT, KVSHM_EIDENTITY, KVSHM_EGEOMETRY
     int KVSHM_ENOTREADY, KVSHM_ENOSLOT, KVSHM_ENOSPACE, KVSHM_ENOTMINE, KVSHM_ESTATE
-    int KVSHM_EPART, KVSHM_EPENDING, KVSHM_EUNSUPPORTED, KVSHM_EINUSE
+    int KVSHM_EPART, KVSHM_EPENDING, KVSHM_EUNSUPPORTED, KVSHM_EINUSE, KVSHM_ECANCELED
     int KVSHM_EXTRA_SALT, KVSHM_EXTRA_ADAPTER, KVSHM_EXTRA_MEDIA, KVSHM_EXTRA_GROUP
     int KVSHM_EXTRA_OTHER
     int KVSHM_AUTO, KVSHM_REQUIRE, KVSHM_OFF
@@ -177,6 +177,7 @@ cdef extern from "kvshm.h" nogil:
     ctypedef struct kvshm_object:
         pass
     ctypedef struct kvshm_piece:
+    int kvshm_cancel_waits(kvshm_arena *a, int on)
         void *data
         size_t bytes
 

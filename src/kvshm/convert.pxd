@@ -35,6 +35,7 @@ cdef Bytes as_bytes(object data, bint writable)
 cdef kvshm_handle as_handle(object handle) except *
 cdef object from_handle(kvshm_handle h)
 cdef uint64_t as_size(object size, str what) except? 0xffffffffffffffff
+cdef uint32_t as_number(object value, str what) except? 0xffffffff
 cdef uint64_t as_tag(object tag) except? 0xffffffffffffffff
 cdef object failure(int64_t rc, str what)
 cdef int fail(int64_t rc, str what) except -1

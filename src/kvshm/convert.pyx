@@ -162,6 +162,14 @@ cdef uint64_t as_size(object size, str what) except? 0xffffffffffffffff:
         f"{what}: expected a number of bytes or text like '8GiB', got {str(size)[:80]!r}")
 
 
+cdef uint32_t as_number(object value, str what) except? 0xffffffff:
+    """A 32-bit id or number. C would cut a float off: 1.5 is no block."""
+    try:
+        return index(value)
+    except (TypeError, OverflowError):
+        raise InvalidArgument(f"{what}: expected 0 to 2^32-1, got {str(value)[:80]}") from None
+
+
 cdef uint64_t as_tag(object tag) except? 0xffffffffffffffff:
     """What the inspector shows of a lease: a number, or the first 8 bytes of a text."""
     if isinstance(tag, str):

@@ -13,13 +13,13 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from kvshm.attach cimport Attachment
 from kvshm.ckvshm cimport (KVSHM_EPENDING, KVSHM_NONE, KVSHM_NO_CACHE, KVSHM_NO_EVICT,
                            KVSHM_NO_TOUCH, KVSHM_QUIET, KVSHM_UNCHAINED, kvshm_acquire,
-                           kvshm_clear, kvshm_evict, kvshm_handle, kvshm_lease,
+                           kvshm_cancel_waits, kvshm_clear, kvshm_evict, kvshm_handle, kvshm_lease,
                            kvshm_match_scattered, kvshm_match_with, kvshm_pin, kvshm_presence,
                            kvshm_reap, kvshm_reap_report, kvshm_reset_inactive, kvshm_ring_guard,
                            kvshm_scan, kvshm_set_no_cache, kvshm_set_priority, kvshm_tick,
                            kvshm_upgrade, kvshm_wait)
-from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_handles, as_keys, as_tag,
-                            deadline_in, fail, from_handle, now, slice_ms)
+from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_handles, as_keys,
+                            as_number, as_tag, deadline_in, fail, from_handle, now, slice_ms)
 from kvshm.fill cimport allocate_fill, join_fill
 from kvshm.lease cimport Lease, begin_lease, lease_of_holds, new_lease
 from kvshm.objects cimport create_object, get_object, put_object
@@ -204,7 +204,8 @@ cdef class Arena(Attachment):
 
     def wait(self, handle, timeout):
         """Until the fill of `handle` is READY: True, match again. False: it is over without that,
-        or `timeout` seconds have passed; compute it yourself. Gives back what dead fillers left."""
+        or `timeout` seconds have passed; compute it yourself. Cancelled: see cancel_waits(). Gives
+        back what dead fillers left."""
         cdef kvshm_handle h = as_handle(handle)
         cdef double deadline = deadline_in(timeout)
         cdef uint32_t ms
@@ -225,6 +226,18 @@ cdef class Arena(Attachment):
             fail(rc, f"wait for block {h.id}")
         return True
 
+    def cancel_waits(self, on=True):
+        """For a process that shuts down. Its calls that wait on this arena, for space or for a
+        fill, raise Cancelled at once, and so does each that would have to wait, until
+        cancel_waits(False). What needs no wait goes on. From any thread."""
+        cdef int want = bool(on)
+        cdef int rc
+        self.alive()
+        with nogil:
+            rc = kvshm_cancel_waits(self.ptr, want)
+        if rc < 0:
+            fail(rc, "cancel waits")
+
     # Filling
 
     def allocate(self, n, keys=None, after=None, *, parts=1, announce=True, timeout=0.0,
@@ -239,7 +252,7 @@ cdef class Arena(Attachment):
         `status` of the Fill says what became of each key, `evicted` which keys had to go.
 
         Raises NoSpace: nothing has changed; after `timeout` seconds of waiting for space it is
-        also a TimedOut. `after` must be held: Misuse.
+        also a TimedOut. Cancelled: see cancel_waits(). `after` must be held: Misuse.
         """
         cdef kvshm_handle parent
         cdef uint32_t flags = 0
@@ -268,11 +281,12 @@ cdef class Arena(Attachment):
         if rc < 0:
             fail(rc, "set no-cache")
 
-    def set_priority(self, handle, uint32_t priority):
+    def set_priority(self, handle, priority):
         """0-100; 100 is never evicted. Needs a hold."""
+        cdef uint32_t c_priority = as_number(priority, "priority")
         cdef int rc
         self.alive()
-        rc = kvshm_set_priority(self.ptr, as_handle(handle), priority)
+        rc = kvshm_set_priority(self.ptr, as_handle(handle), c_priority)
         if rc < 0:
             fail(rc, f"set priority {priority}")
 

@@ -15,6 +15,7 @@ __all__ = [
     "ArenaNotReady",
     "ArenaReplaced",
     "Busy",
+    "Cancelled",
     "Closed",
     "Error",
     "Forked",
@@ -64,6 +65,10 @@ class Busy(Error):
 
 class TimedOut(Error, TimeoutError):
     """The limit that the caller gave has passed."""
+
+
+class Cancelled(Error):
+    """`cancel_waits` ended this wait, or forbids it."""
 
 
 class NoSpaceInTime(NoSpace, TimedOut):
@@ -129,6 +134,7 @@ _OWN: tuple[type[Error], ...] = (
     Busy,  # EPENDING
     Unsupported,  # EUNSUPPORTED
     Busy,  # EINUSE
+    Cancelled,  # ECANCELED
 )
 _BY_CODE: dict[int, type[Error]] = {10001 + i: cls for i, cls in enumerate(_OWN)} | {
     errno.EINVAL: InvalidArgument,

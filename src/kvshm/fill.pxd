@@ -27,6 +27,6 @@ cdef class Fill:
 
 
 cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle parent,
-                        uint32_t parts, uint32_t flags, object timeout, object priority,
+                        object parts, uint32_t flags, object timeout, object priority,
                         object tenant)
 cdef Fill join_fill(Attachment arena, object handles)

@@ -12,8 +12,8 @@ from kvshm.ckvshm cimport (KVSHM_ALLOW, KVSHM_ENOSPACE, KVSHM_MAX_PARTS, KVSHM_R
                            kvshm_fill_arrive, kvshm_fill_begin, kvshm_fill_join,
                            kvshm_fill_options, kvshm_fill_options_init, kvshm_handle, kvshm_key,
                            kvshm_publish, kvshm_register)
-from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handles, as_keys, deadline_in, fail,
-                            failure, from_handle, new_handles, now, slice_ms)
+from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handles, as_keys, as_number,
+                            deadline_in, fail, failure, from_handle, new_handles, now, slice_ms)
 from kvshm.lease cimport Lease, lease_of_holds
 from kvshm.views cimport view_fill
 
@@ -86,21 +86,23 @@ cdef class Fill:
         if rc < 0:
             fail(rc, f"copy into block {h.id}")
 
-    def begin(self, Py_ssize_t index, uint32_t part=0):
+    def begin(self, Py_ssize_t index, part=0):
         """Before the first byte of a part is written. Misuse if anybody began it before."""
         cdef kvshm_handle h = self.handle_at(index)
+        cdef uint32_t c_part = as_number(part, "part")
         cdef int rc
         with nogil:
-            rc = kvshm_fill_begin(self.arena.ptr, h, part)
+            rc = kvshm_fill_begin(self.arena.ptr, h, c_part)
         if rc < 0:
             fail(rc, f"begin part {part} of block {h.id}")
 
-    def arrive(self, Py_ssize_t index, uint32_t part=0):
+    def arrive(self, Py_ssize_t index, part=0):
         """After the last byte of a part is in place. Misuse if this process did not begin it."""
         cdef kvshm_handle h = self.handle_at(index)
+        cdef uint32_t c_part = as_number(part, "part")
         cdef int rc
         with nogil:
-            rc = kvshm_fill_arrive(self.arena.ptr, h, part)
+            rc = kvshm_fill_arrive(self.arena.ptr, h, c_part)
         if rc < 0:
             fail(rc, f"arrive with part {part} of block {h.id}")
 
@@ -209,7 +211,7 @@ cdef class Fill:
 
 
 cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle parent,
-                        uint32_t parts, uint32_t flags, object timeout, object priority,
+                        object parts, uint32_t flags, object timeout, object priority,
                         object tenant):
     cdef Fill fill = Fill.__new__(Fill, _PRIVATE)
     cdef kvshm_fill_options options = kvshm_fill_options_init()
@@ -228,7 +230,7 @@ cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle pa
         raise InvalidArgument(f"parts: expected 1 to {KVSHM_MAX_PARTS}, got {parts}")
     if priority is not None and not 1 <= priority <= 100:
         raise InvalidArgument(f"priority: expected 1 to 100, got {priority}")
-    count = n
+    count = as_number(n, "allocate")
     if keys is not None:
         given = as_keys(keys)
         if given.n != count:
@@ -236,9 +238,9 @@ cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle pa
         c_keys = given.ptr
         fill.keys = keys
     options.flags = flags
-    options.parts = parts
-    options.priority = priority or 0
-    options.tenant = tenant
+    options.parts = as_number(parts, "parts")
+    options.priority = as_number(priority or 0, "priority")
+    options.tenant = as_number(tenant, "tenant")
     options.parent = parent
     fill.arena = arena
     fill.parts = parts
@@ -260,7 +262,7 @@ cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle pa
             break
         PyErr_CheckSignals()
         arena.alive()
-    if rc == -ETIMEDOUT or (rc == -KVSHM_ENOSPACE and patient):
+    if patient and (rc == -ETIMEDOUT or rc == -KVSHM_ENOSPACE):
         raise NoSpaceInTime(f"allocate {count} blocks: no space within {timeout} s")
     if rc < 0:
         fail(rc, f"allocate {count} blocks")

@@ -16,8 +16,8 @@ from kvshm.attach cimport Attachment
 from kvshm.ckvshm cimport (KVSHM_ALLOW, KVSHM_EPENDING, KVSHM_NO_TOUCH, KVSHM_REJECT, kvshm_abort,
                            kvshm_drop, kvshm_handle, kvshm_key, kvshm_register,
                            kvshm_set_no_cache, kvshm_set_priority, kvshm_upgrade)
-from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_keys, fail, from_handle,
-                            new_handles)
+from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_keys, as_number, fail,
+                            from_handle, new_handles)
 from kvshm.fill cimport Fill
 from kvshm.lease cimport Lease
 from kvshm.views cimport view_fill, view_held
@@ -228,11 +228,12 @@ cdef class ImmutableBlock(Guard):
         if rc < 0:
             fail(rc, f"no-cache of block {self.h.id}")
 
-    def set_priority(self, uint32_t priority):
+    def set_priority(self, priority):
         """0-100; 100 is never evicted."""
+        cdef uint32_t c_priority = as_number(priority, "priority")
         cdef int rc
         self.need("set_priority")
-        rc = kvshm_set_priority(self.arena.ptr, self.h, priority)
+        rc = kvshm_set_priority(self.arena.ptr, self.h, c_priority)
         if rc < 0:
             fail(rc, f"priority of block {self.h.id}")
 

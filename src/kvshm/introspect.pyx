@@ -7,7 +7,7 @@ from kvshm.attach cimport Attachment
 from kvshm.ckvshm cimport (KVSHM_SLOTS, kvshm_block_info, kvshm_get_block, kvshm_get_info,
                            kvshm_get_own_stats, kvshm_get_process, kvshm_get_stats, kvshm_info,
                            kvshm_is_valid, kvshm_process, kvshm_stats)
-from kvshm.convert cimport fail
+from kvshm.convert cimport as_number, fail
 
 from kvshm.records import ArenaInfo, BlockInfo, Broken, ProcessInfo, Stats
 
@@ -61,16 +61,17 @@ def info(Attachment arena):
         pinned=bool(i.pinned), created=bool(i.created), raw=bool(i.raw), numa=i.numa)
 
 
-def block(Attachment arena, uint32_t block_id):
+def block(Attachment arena, block_id):
     cdef kvshm_block_info b
     cdef int rc
     arena.alive()
+    cdef uint32_t c_id = as_number(block_id, "block")
     b.size = sizeof(b)
-    rc = kvshm_get_block(arena.ptr, block_id, &b)
+    rc = kvshm_get_block(arena.ptr, c_id, &b)
     if rc < 0:
         fail(rc, f"block {block_id}")
     return BlockInfo(
-        id=block_id, key=(<char *>b.key)[:16], seq=b.seq, holders=b.holders, state=b.state,
+        id=c_id, key=(<char *>b.key)[:16], seq=b.seq, holders=b.holders, state=b.state,
         flags=b.flags, parent=b.parent, child=b.child, primary=b.primary, depth=b.depth,
         stamp=b.stamp, frequency=b.frequency, parts=b.parts, begun=b.begun, arrived=b.arrived,
         priority=b.priority, tenant=b.tenant, own_holds=b.own_holds)

@@ -20,8 +20,8 @@ from kvshm.ckvshm cimport (KVSHM_ENOSPACE, KVSHM_EPENDING, KVSHM_NO_CACHE, KVSHM
                            kvshm_object_create, kvshm_object_data, kvshm_object_get,
                            kvshm_object_pieces, kvshm_object_read, kvshm_object_write,
                            kvshm_piece)
-from kvshm.convert cimport (Bytes, Keys, as_bytes, as_keys, as_size, deadline_in, fail, now,
-                            slice_ms)
+from kvshm.convert cimport (Bytes, Keys, as_bytes, as_keys, as_number, as_size, deadline_in, fail,
+                            now, slice_ms)
 
 from kvshm.errors import Closed, InvalidArgument, NoSpaceInTime
 
@@ -293,8 +293,8 @@ cdef object create_object(Attachment arena, object key, object nbytes, object ti
     if priority is not None and not 1 <= priority <= 100:
         raise InvalidArgument(f"priority: expected 1 to 100, got {priority}")
     options.flags = (KVSHM_NO_CACHE if no_cache else 0) | (0 if evict else KVSHM_NO_EVICT)
-    options.priority = priority or 0
-    options.tenant = tenant
+    options.priority = as_number(priority or 0, "priority")
+    options.tenant = as_number(tenant, "tenant")
     arena.enter_view()
     try:
         while True:
@@ -310,7 +310,7 @@ cdef object create_object(Attachment arena, object key, object nbytes, object ti
             arena.leave_view()
     if rc == -EEXIST:
         return None
-    if rc == -ETIMEDOUT or (rc == -KVSHM_ENOSPACE and patient):
+    if patient and (rc == -ETIMEDOUT or rc == -KVSHM_ENOSPACE):
         raise NoSpaceInTime(f"object of {size} bytes: no space within {timeout} s")
     if rc == -KVSHM_EPENDING:
         fail(rc, "another process is putting this object, or left parts of it that are in use")

@@ -190,9 +190,28 @@ def test_ids_out_of_range(arena, number):
         with pytest.raises((kvshm.InvalidArgument, kvshm.Misuse, kvshm.ArenaNotFound)):
             if call() is None:
                 raise kvshm.ArenaNotFound("None is an answer, too")
-    if not isinstance(number, float):  # Cython's unsigned arguments cut those off
-        with pytest.raises((kvshm.InvalidArgument, TypeError, OverflowError)):
-            arena.block(number)
+    raises(kvshm.InvalidArgument, lambda: arena.block(number))
+
+
+@pytest.mark.parametrize("number", [1.0, 1.5, "1", None, 2 ** 32], ids=repr)
+def test_numbers_that_are_none(arena, number):
+    """Above all nothing is cut off to an integer that names something else."""
+    with arena.allocate(1, parts=2, timeout=0) as fill, store(arena, raw_keys(60, 2)) as lease:
+        for call in (lambda: arena.block(number), lambda: arena.allocate(1, parts=number),
+                     lambda: arena.allocate(1, tenant=number), lambda: fill.begin(0, number),
+                     lambda: arena.set_priority(lease.handle(0), number),
+                     lambda: fill.arrive(0, number), lambda: lease.handle(number),
+                     lambda: lease.view(number), lambda: lease.trim(number),
+                     lambda: fill.view(number), lambda: fill.copy_in(number, b"x"),
+                     lambda: arena.create_object(b"k" * 16, 8, tenant=number),
+                     lambda: arena.upgrade((number, 1)), lambda: arena.allocate(number)):
+            with pytest.raises((kvshm.InvalidArgument, TypeError, IndexError, OverflowError)):
+                call()
+        if number is not None:  # None is a priority: the default
+            with pytest.raises((kvshm.InvalidArgument, TypeError)):
+                arena.allocate(1, priority=number)
+        assert len(lease) == 2
+    assert arena.stats().blocks_filling == 0
 
 
 @pytest.mark.parametrize("handle", [(), (1,), (1, 2, 3), 5, None, "ab", (0, -1), (0, 2 ** 64),
@@ -333,6 +352,48 @@ def test_a_forked_child(player, arena_name):
     assert one.get("[text, status]") == ["fine", 0]
     assert one.get("verify(lease, raw_keys(0, 2))") == [], "the parent lost nothing"
     one.do("view.release(); write(a, fill, raw_keys(5, 1)); fill.register().release()")
+    assert one.get("a.is_valid()") == []
+
+
+@pytest.mark.crash
+def test_a_forked_child_closes_what_it_inherited(player, arena_name):
+    """Also while views live: it owns no memory that they could point to."""
+    one = player()
+    one.do(f"""
+        a = kvshm.Arena.create({arena_name!r}, blocks=8, block_bytes=64)
+        lease = store(a, raw_keys(0, 2))
+        view = lease.view(0)
+        memory = memoryview(lease.view(1))
+        thing = a.create_object(b"k" * 16, 100)
+        receive, send = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                a.close()
+                assert a.closed
+                a.close()
+                with kvshm.Arena.attach(a.name) as b:
+                    assert len(b.match(raw_keys(0, 2))) == 2
+                for call in (lambda: bytes(view), lambda: a.match(raw_keys(0, 1))):
+                    try:
+                        call()
+                        raise AssertionError("worked")
+                    except (kvshm.Forked, kvshm.Closed):
+                        pass
+                view.release(); lease.release(); thing.close()
+                os.write(send, b"fine")
+            except BaseException as error:
+                os.write(send, repr(error).encode())
+            finally:
+                os._exit(0)
+        os.close(send)
+        text = os.read(receive, 100_000).decode()
+        status = os.waitpid(pid, 0)[1]
+    """)
+    assert one.get("[text, status]") == ["fine", 0]
+    assert one.fails("a.close()").kind == "BufferError", "in the parent they are in the way"
+    assert one.get("verify(lease, raw_keys(0, 2))") == [], "the parent lost nothing"
+    one.do("thing.close(); memory.release(); view.release()")
     assert one.get("a.is_valid()") == []
 
 

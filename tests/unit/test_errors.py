@@ -26,7 +26,7 @@ EXPECTED = {
     "KVSHM_ENOSLOT": kvshm.NoSlot, "KVSHM_ENOSPACE": kvshm.NoSpace,
     "KVSHM_ENOTMINE": kvshm.Misuse, "KVSHM_ESTATE": kvshm.Misuse, "KVSHM_EPART": kvshm.Misuse,
     "KVSHM_EPENDING": kvshm.Busy, "KVSHM_EUNSUPPORTED": kvshm.Unsupported,
-    "KVSHM_EINUSE": kvshm.Busy,
+    "KVSHM_EINUSE": kvshm.Busy, "KVSHM_ECANCELED": kvshm.Cancelled,
 }
 
 

@@ -181,7 +181,7 @@ def plan(Arena arena not None, keys, tokens=None, *, wait=10.0, compute_ms=COMPU
     compute_ms: what computing one block costs here; see the module for how it bounds the wait.
     keep_last: leave at least one token to compute, as logits need one. touch, tag: as for match.
     block_tokens: needed only where the arena was opened without an identity.
-    Signals are handled at least every 100 ms. Raises what Arena.match raises.
+    Signals are handled at least every 100 ms. Raises what Arena.match and Arena.wait raise.
     """
     cdef MatchPlan self = MatchPlan.__new__(MatchPlan, _PRIVATE)
     cdef double limit = deadline_in(wait)
