@@ -98,14 +98,20 @@ KVSHM_API void kvshm_set_log(kvshm_log_fn fn, void *user);
 
 /* ---- identity and keys (docs/keys.md) -------------------------------------------------------- */
 
+enum {
+  KVSHM_UNKNOWN_WEIGHTS = 1 /* weights may be left empty: whoever names this model shares with it */
+};
 typedef struct kvshm_identity {
   size_t size;
-  /* UTF-8; NULL = ""; model must not be empty */
+  /* UTF-8; NULL = ""; model must not be empty, nor weights (a fingerprint; also not "unknown",
+   * "none", "null", "n/a", "?" or an algorithm without its digest) without KVSHM_UNKNOWN_WEIGHTS */
   const char *model, *weights, *dtype, *layout, *parallel, *space;
   uint32_t block_tokens; /* 1, 2, 4 ... 1024 */
   uint32_t epoch;        /* of the namespace `space` */
+  uint32_t flags;        /* part of no key or fingerprint */
+  uint32_t zero;
 } kvshm_identity;
-#define KVSHM_IDENTITY_INIT {sizeof(kvshm_identity), 0, 0, 0, 0, 0, 0, 0, 0}
+#define KVSHM_IDENTITY_INIT {sizeof(kvshm_identity), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 typedef struct kvshm_extra { /* what else tells blocks apart: salt, adapter, media, KV group */
   uint32_t type;
@@ -200,9 +206,17 @@ typedef struct kvshm_info {
   char name[64];
   char path[256];
   char identity[1024];
+  char charged_group[256]; /* control group that pays for the pages: the creator's; "" = unknown */
+  /* The last process that came with another identity and was refused; their number is
+   * foreign_attaches_total of the statistics. Seconds since the epoch, 0 = none did. */
+  uint64_t foreign_at, foreign_pid;
+  char foreign_identity[1024];
 } kvshm_info;
+/* clang-format off */
 #define KVSHM_INFO_INIT \
-  {sizeof(kvshm_info), 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}}
+  {sizeof(kvshm_info), 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}, {0}, 0, 0, \
+   {0}}
+/* clang-format on */
 KVSHM_API int kvshm_get_info(kvshm_arena *a, kvshm_info *out);
 
 /* ---- registration with a device ---------------------------------------------------------------
@@ -335,9 +349,9 @@ enum {                         /* what became of each key at allocate (announced
 /* n blocks or none. Holds each as its filler until register, publish or abort. keys may be NULL
  * (give
  * them to register). status: n entries or NULL. evicted may be NULL. -KVSHM_ENOSPACE: nothing
- * changed. -ETIMEDOUT: waited for space in vain, or for a thread of this process that was stopped in
- * the midst of one of these blocks (a second, without a limit of its own). -KVSHM_ECANCELED. Never
- * more than `blocks` of the arena: -EINVAL. */
+ * changed. -ETIMEDOUT: waited for space in vain, or for a thread of this process that was stopped
+ * in the midst of one of these blocks (a second, without a limit of its own). -KVSHM_ECANCELED.
+ * Never more than `blocks` of the arena: -EINVAL. */
 KVSHM_API int kvshm_allocate(kvshm_arena *a, uint32_t n, const kvshm_key *keys,
                              const kvshm_fill_options *opts, kvshm_handle *out, uint8_t *status,
                              kvshm_evicted *evicted);
@@ -466,6 +480,11 @@ KVSHM_API int kvshm_set_priority(kvshm_arena *a, kvshm_handle h, uint32_t priori
 /* Until the fill is READY (0), over without it (-ENOENT), -ETIMEDOUT or -KVSHM_ECANCELED. Reaps
  * dead fillers. */
 KVSHM_API int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms);
+/* For an engine that shuts down. on: calls of this process that wait on `a` (for space, for a fill)
+ * end at once with -KVSHM_ECANCELED, and so does each that would have to wait, until off. What
+ * needs no wait goes on, giving back above all; other handles and other processes notice nothing.
+ * From any thread, not from a signal handler. Works on a removed arena, too. */
+KVSHM_API int kvshm_cancel_waits(kvshm_arena *a, int on);
 
 /* ---- objects: many blocks under one key ------------------------------------------------------
  *
@@ -479,11 +498,6 @@ typedef struct kvshm_piece { /* laid out as struct iovec */
   void *data;
   size_t bytes;
 } kvshm_piece;
-/* For an engine that shuts down. on: calls of this process that wait on `a` (for space, for a fill)
- * end at once with -KVSHM_ECANCELED, and so does each that would have to wait, until off. What needs
- * no wait goes on, giving back above all; other handles and other processes notice nothing. From
- * any thread, not from a signal handler. Works on a removed arena, too. */
-KVSHM_API int kvshm_cancel_waits(kvshm_arena *a, int on);
 
 /* Room for `bytes` (> 0), to be written by the caller. -EEXIST: it is there, get it.
  * -KVSHM_EPENDING: another process is putting it, or has not yet given back what is left of it
@@ -573,7 +587,8 @@ KVSHM_API int kvshm_tick(kvshm_arena *a);
   X(device_foreign_total, "pieces found registered by somebody else")          \
   X(device_refused_total, "calls to register that a device refused")           \
   X(device_undone_total, "pieces unregistered, or gone with their device")     \
-  X(device_stuck_total, "pieces that a device would not unregister")
+  X(device_stuck_total, "pieces that a device would not unregister") \
+  X(foreign_attaches_total, "processes refused because they came with another identity")
 
 #define KVSHM_STAT_MEMBER(name, text) uint64_t name;
 typedef struct kvshm_stats {
@@ -618,8 +633,11 @@ typedef struct kvshm_process { /* a slot */
   uint64_t device_bytes;  /* of the blocks, registered with its device */
   uint32_t device_state;  /* KVSHM_DEVICE_... of its registration */
   uint32_t device_memory; /* 1 = a device may write: it drains after a death */
+  uint32_t with_identity; /* attached with an identity, of this epoch: keys of another are misses */
+  uint32_t epoch;
 } kvshm_process;
-#define KVSHM_PROCESS_INIT {sizeof(kvshm_process), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0, 0}
+#define KVSHM_PROCESS_INIT \
+  {sizeof(kvshm_process), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0, 0}
 KVSHM_API int kvshm_get_process(kvshm_arena *a, uint32_t slot, kvshm_process *out);
 
 /* Walks everything and calls fn for each broken invariant (docs/protocol.md numbers them). Returns

@@ -29,7 +29,7 @@ void note_object(Arena& a, int fd) {
 }
 
 int join_in(Arena& a, const kvshm_options& o) {
-  if (int rc = claim_slot(a, o.label)) return rc;
+  if (int rc = claim_slot(a, o)) return rc;
   return pin_pages(a, o.pin);
 }
 

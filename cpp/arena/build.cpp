@@ -12,6 +12,8 @@
 #include <cstring>
 #include <memory>
 
+#include "arena/foreign.hpp"
+#include "arena/memory.hpp"
 #include "arena/object.hpp"
 #include "arena/pages.hpp"
 #include "evict/evict.hpp"
@@ -132,6 +134,7 @@ int build_object(Arena& a, int fd, const kvshm_options& o, std::int64_t deadline
   sb.numa = measured_node(a);
   std::snprintf(sb.name, sizeof sb.name, "%s", a.name.c_str());
   if (int rc = write_identity(sb, o.identity)) return rc;
+  charged_group(sb.charged_group, sizeof sb.charged_group);
   default_policy(sb.policy);
   init_blocks(a);
   KVSHM_STEP("create.filled");
@@ -200,8 +203,9 @@ Look inspect_object(Arena& a, int fd, const kvshm_options& o, int* rc) {
     std::uint8_t key[32], fingerprint[16];
     if ((*rc = kvshm_identity_derive(o.identity, key, fingerprint))) return Look::kBad;
     if (sb.raw || std::memcmp(fingerprint, sb.fingerprint, sizeof fingerprint) != 0) {
-      char mine[400] = "?";
+      char mine[sizeof sb.identity] = "?";
       kvshm_identity_text(o.identity, mine, sizeof mine);
+      note_foreign(fd, mine);
       sb.identity[sizeof sb.identity - 1] = 0;
       *rc = fail(-KVSHM_EIDENTITY,
                  "arena %s belongs to %.240s, this process is %.240s; take another name",

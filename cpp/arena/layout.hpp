@@ -42,6 +42,12 @@ struct alignas(64) PolicyTable {
   std::atomic<std::uint32_t> shift[16];
 };
 
+// Who came last with another identity. `version` guards the text as in PolicyTable.
+struct ForeignNote {
+  std::atomic<std::uint64_t> count, version, at, pid;
+  std::atomic<std::uint64_t> identity[128];  // JSON
+};
+
 struct alignas(4096) Superblock {
   // Written once by the creator; magic last.
   std::atomic<std::uint64_t> magic;
@@ -67,11 +73,18 @@ struct alignas(4096) Superblock {
   char name[64];
   char identity[1024];
   alignas(64) PolicyTable policy;
+  // For people; zeros where an older library made the arena.
+  char charged_group[256];  // control group of the creator, who touched all pages first
+  ForeignNote foreign;
+  // Of the identity that each slot's process came with: 1 << 32 | epoch, 0 = it came without one.
+  std::atomic<std::uint64_t> epochs[kSlots];
 };
 static_assert(sizeof(Superblock) == kPage);
 static_assert(offsetof(Superblock, dead) == 64 && offsetof(Superblock, space) == 128 &&
               offsetof(Superblock, tick) == 192 && offsetof(Superblock, evictions) == 256 &&
-              offsetof(Superblock, geometry) == 320);
+              offsetof(Superblock, geometry) == 320 &&
+              offsetof(Superblock, charged_group) == 1728 &&
+              offsetof(Superblock, foreign) == 1984 && offsetof(Superblock, epochs) == 3040);
 
 // device_memory of a slot: what a reaper must know of its GPU memory.
 struct DeviceWord {

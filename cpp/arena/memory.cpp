@@ -65,10 +65,11 @@ void look_upwards(const std::string& mount, std::string group, const Names& name
   }
 }
 
-Room group_room() {
-  Room least;
+// Calls fn(version, path) for each hierarchy that may account for this process's memory.
+template <class Fn>
+void each_group(Fn fn) {
   std::FILE* f = std::fopen("/proc/self/cgroup", "re");
-  if (!f) return least;
+  if (!f) return;
   char line[1024];
   while (std::fgets(line, sizeof line, f)) {  // id:controllers:path
     line[std::strcspn(line, "\n")] = 0;
@@ -76,19 +77,36 @@ Room group_room() {
     char* path = controllers ? std::strchr(controllers + 1, ':') : nullptr;
     if (!path) continue;
     *path++ = 0;
-    if (std::strcmp(path, "/") == 0) path++;
-    if (!controllers[1]) {
-      look_upwards("/sys/fs/cgroup", path, kVersion2, &least);
-      look_upwards("/sys/fs/cgroup/unified", path, kVersion2, &least);
-    } else if (std::strstr(controllers, "memory")) {
-      look_upwards("/sys/fs/cgroup/memory", path, kVersion1, &least);
-    }
+    if (!controllers[1])
+      fn(2, path);
+    else if (std::strstr(controllers, "memory"))
+      fn(1, path);
   }
   std::fclose(f);
+}
+
+Room group_room() {
+  Room least;
+  each_group([&](int version, const char* path) {
+    if (std::strcmp(path, "/") == 0) path++;
+    if (version == 2) {
+      look_upwards("/sys/fs/cgroup", path, kVersion2, &least);
+      look_upwards("/sys/fs/cgroup/unified", path, kVersion2, &least);
+    } else {
+      look_upwards("/sys/fs/cgroup/memory", path, kVersion1, &least);
+    }
+  });
   return least;
 }
 
 }  // namespace
+
+void charged_group(char* out, std::size_t cap) {
+  *out = 0;
+  each_group([&](int version, const char* path) {
+    if (version == 1 || !*out) std::snprintf(out, cap, "%s", path);  // on 1 the memory is there
+  });
+}
 
 int check_memory(const Arena& a, std::uint64_t wanted) {
   const Room group = group_room();

@@ -35,7 +35,7 @@ std::uint64_t pid_namespace() {
   return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
 }
 
-void write_identity(Arena& a, const char* label) {
+void write_identity(Arena& a, const kvshm_options& o) {
   SlotRecord& r = *a.mine;
   KVSHM_STEP("slot.identity");
   r.pid = getpid();
@@ -48,14 +48,16 @@ void write_identity(Arena& a, const char* label) {
   r.drain_until.store(0, std::memory_order_relaxed);
   r.quota.store(0, std::memory_order_relaxed);
   char name[sizeof r.label] = {};
-  if (label && *label) {
-    std::snprintf(name, sizeof name, "%s", label);
+  if (o.label && *o.label) {
+    std::snprintf(name, sizeof name, "%s", o.label);
   } else {
     File f(open("/proc/self/comm", O_RDONLY | O_CLOEXEC));
     ssize_t n = f ? read(f.get(), name, sizeof name - 1) : 0;
     if (n > 0 && name[n - 1] == '\n') name[n - 1] = 0;
   }
   std::memcpy(r.label, name, sizeof name);
+  a.sb->epochs[&r - a.slots].store(o.identity ? std::uint64_t{1} << 32 | o.identity->epoch : 0,
+                                   std::memory_order_relaxed);
   for (auto& l : r.leases) l.count.store(0, std::memory_order_relaxed);
   for (unsigned i = 0; i < kStatRoom; i++)
     a.stats_at_attach[i] = r.stats[i].load(std::memory_order_relaxed);
@@ -127,7 +129,7 @@ void tell_gone(const Arena& a, const SlotRecord& r, const ReapCounts& c) {
 
 }  // namespace
 
-int claim_slot(Arena& a, const char* label) {
+int claim_slot(Arena& a, const kvshm_options& o) {
   ForkGuard no_fork;
   File f(open_object(a, O_RDWR));
   if (!f) return -ESTALE;
@@ -162,7 +164,7 @@ int claim_slot(Arena& a, const char* label) {
       a.count(kStat_reaped_fills_total, c.fills);
       tell_gone(a, r, c);
     }
-    write_identity(a, label);
+    write_identity(a, o);
     return 0;
   }
   return no_slot(a);
@@ -292,6 +294,9 @@ void fill_process(Arena& a, unsigned slot, kvshm_process* out) {
   out->device_memory = device & DeviceWord::kMark;
   out->device_state = DeviceWord::state(device);
   out->device_bytes = r.device_bytes.load(std::memory_order_relaxed);
+  const std::uint64_t epoch = a.sb->epochs[slot].load(std::memory_order_relaxed);
+  out->with_identity = epoch >> 32 != 0;
+  out->epoch = std::uint32_t(epoch);
   File f(open_object(a, O_RDONLY));
   if (!f) return;
   out->alive = byte_locked(f.get(), life_byte(slot)) == 1;

@@ -17,7 +17,7 @@ struct ReapCounts {
 
 // Takes a free, drained, scrubbed slot and writes its identity line. -KVSHM_ENOSLOT with a text
 // that names who holds and who drains.
-int claim_slot(Arena& a, const char* label);
+int claim_slot(Arena& a, const kvshm_options& o);
 // Gives everything back. No other call of this process runs.
 void give_back(Arena& a);
 // The same, and lets the slot go.

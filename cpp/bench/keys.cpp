@@ -9,6 +9,7 @@ namespace bench {
 int keys(const Args& args) {
   kvshm_identity id = KVSHM_IDENTITY_INIT;
   id.model = "bench";
+  id.weights = "bench";
   id.block_tokens = std::uint32_t(args.number("block_tokens", 16));
   std::uint8_t key[32], fingerprint[16];
   must(kvshm_identity_derive(&id, key, fingerprint), "identity");

@@ -65,6 +65,8 @@ int kvshm_get_stats(kvshm_arena* h, kvshm_stats* out) {
   for (unsigned s = 0; s < kSlots; s++) {
     KVSHM_COUNTER_FIELDS(KVSHM_ADD)
   }
+  // Those had no slot.
+  out->foreign_attaches_total += a.sb->foreign.count.load(std::memory_order_relaxed);
   return 0;
 }
 #undef KVSHM_ADD

@@ -20,14 +20,20 @@ int null_argument() noexcept { return fail(-EINVAL, "a pointer is NULL where dat
 // this library does not know is zero: to leave out a field would mix up two identities.
 int read_identity(const kvshm_identity* id, kvshm::identity_fields& out) noexcept {
   if (!id) return null_argument();
-  if (id->size < sizeof *id || id->size > 4096)
+  if (id->size < offsetof(kvshm_identity, flags) || id->size > 4096)
     return fail(-EINVAL, "identity: its size says %zu; use KVSHM_IDENTITY_INIT", id->size);
   const unsigned char* raw = reinterpret_cast<const unsigned char*>(id);
   for (size_t i = sizeof *id; i < id->size; i++)
     if (raw[i] != 0) return fail(-EINVAL, "identity: has fields that this library does not know");
   const auto text = [](const char* s) { return s ? std::string_view(s) : std::string_view(); };
-  out = {text(id->model),    text(id->weights), text(id->dtype),  text(id->layout),
-         text(id->parallel), text(id->space),   id->block_tokens, id->epoch};
+  out = {text(id->model),  text(id->weights),  text(id->dtype),
+         text(id->layout), text(id->parallel), text(id->space),
+         id->block_tokens, id->epoch,          false};
+  if (id->size >= sizeof *id) {
+    if (id->zero || (id->flags & ~std::uint32_t{KVSHM_UNKNOWN_WEIGHTS}))
+      return fail(-EINVAL, "identity: unknown flags %#x", unsigned(id->flags));
+    out.any_weights = id->flags & KVSHM_UNKNOWN_WEIGHTS;
+  }
   return kvshm::identity_check(out);
 }
 

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "arena/attach.hpp"
+#include "arena/foreign.hpp"
 #include "arena/lock.hpp"
 #include "arena/object.hpp"
 #include "arena/pages.hpp"
@@ -197,6 +198,11 @@ int kvshm_get_info(kvshm_arena* h, kvshm_info* out) {
   std::snprintf(out->path, sizeof out->path, "%s", a.path.c_str());
   std::snprintf(out->identity, sizeof out->identity, "%.*s", int(sizeof a.sb->identity),
                 a.sb->identity);
+  std::snprintf(out->charged_group, sizeof out->charged_group, "%.*s",
+                int(sizeof a.sb->charged_group), a.sb->charged_group);
+  out->foreign_at = a.sb->foreign.at.load(std::memory_order_relaxed);
+  out->foreign_pid = a.sb->foreign.pid.load(std::memory_order_relaxed);
+  read_foreign(a.sb->foreign, out->foreign_identity);
   return 0;
 }
 }

@@ -121,6 +121,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   o.timeout_ms = 1 + f.byte();
   kvshm_identity id = KVSHM_IDENTITY_INIT;
   id.model = f.one_in(3) ? "another" : "fuzz/model";
+  id.weights = f.one_in(16) ? nullptr : "w";
   id.block_tokens = 16;
   if (how & 32) o.identity = &id;
   if (how & 64) o.block_bytes = f.one_in(2) ? f.odd() : kBlockBytes;

@@ -32,6 +32,7 @@ void options(Feed& f) {
   const std::string model = f.text(20);
   kvshm_identity id = KVSHM_IDENTITY_INIT;
   id.model = model.c_str();
+  id.flags = KVSHM_UNKNOWN_WEIGHTS;
   id.block_tokens = std::uint32_t(f.odd());
   if (how & 128) o.identity = &id;
   std::string name = f.one_in(3) ? "auto" : f.text(80);

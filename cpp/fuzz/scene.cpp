@@ -90,6 +90,7 @@ Scene::Scene() {
   o.timeout_ms = 10000;
   kvshm_identity id = KVSHM_IDENTITY_INIT;
   id.model = "fuzz/model";
+  id.weights = "w";
   id.block_tokens = 16;
   o.identity = &id;
   bring(other_, Mode::kCreate, o);

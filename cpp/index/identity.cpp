@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "identity.hpp"
 
+#include <strings.h>
+
 #include <cerrno>
 
 #include "arena/error.hpp"
@@ -131,10 +133,27 @@ class json_line {
   size_t cap_, length_ = 0;
 };
 
+// Two sets of weights under one such name would share their blocks.
+bool says_nothing(std::string_view weights) noexcept {
+  while (!weights.empty() && weights.front() == ' ') weights.remove_prefix(1);
+  while (!weights.empty() && weights.back() == ' ') weights.remove_suffix(1);
+  if (weights.empty() || weights.back() == ':') return true;  // "sha256:" without a digest
+  for (std::string_view word : {"unknown", "none", "null", "n/a", "?"})
+    if (weights.size() == word.size() && strncasecmp(weights.data(), word.data(), word.size()) == 0)
+      return true;
+  return false;
+}
+
 }  // namespace
 
 int identity_check(const identity_fields& id) noexcept {
   if (id.model.empty()) return fail(-EINVAL, "identity: the model has no name");
+  if (!id.any_weights && says_nothing(id.weights))
+    return fail(-EINVAL,
+                "identity: weights '%.*s' tell no two sets of weights apart: give a fingerprint of "
+                "them, such as the digest of their files, or say that any will do: "
+                "allow_unknown_weights=True in Python, KVSHM_UNKNOWN_WEIGHTS in C",
+                int(id.weights.size() < 80 ? id.weights.size() : 80), id.weights.data());
   if (!block_tokens_valid(id.block_tokens))
     return fail(-EINVAL, "identity: block_tokens is %u; expected 1, 2, 4 ... 1024",
                 unsigned(id.block_tokens));

@@ -13,6 +13,7 @@ struct identity_fields {
   std::string_view model, weights, dtype, layout, parallel, space;
   uint32_t block_tokens = 0;
   uint32_t epoch = 0;
+  bool any_weights = false;  // they may be unknown; part of no digest
 };
 
 inline constexpr size_t identity_key_bytes = 32;
@@ -26,8 +27,8 @@ constexpr bool block_tokens_valid(uint32_t n) noexcept {
   return n > 0 && n <= 1024 && (n & (n - 1)) == 0;
 }
 
-// 0, or a code with its text for kvshm_last_error(): -EINVAL: no model, no valid block_tokens, a
-// field is not UTF-8 or contains NUL; -ENAMETOOLONG: its text needs more than identity_text_bytes.
+// 0, or a code with its text for kvshm_last_error(): -EINVAL: no model, no weights (and that is not
+// allowed), no valid block_tokens, a field is not UTF-8 or contains NUL; -ENAMETOOLONG: its text needs more than identity_text_bytes.
 int identity_check(const identity_fields& id) noexcept;
 
 // For checked fields. key: epoch included. fingerprint: epoch left out, never all zero (an arena

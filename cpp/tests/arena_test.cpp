@@ -37,6 +37,7 @@ TEST(Arena, Names) {
 TEST(Arena, AutomaticNames) {
   auto id = sized<kvshm_identity>();
   id.model = "m";
+  id.weights = "w";
   id.block_tokens = 16;
   char raw_name[64], first[64], second[64];
   ASSERT_GT(kvshm_auto_name(nullptr, raw_name, sizeof raw_name), 0);

@@ -369,6 +369,7 @@ class Caller {
     id.model = text[0], id.weights = text[1], id.dtype = r_.one_in(3) ? nullptr : text[2];
     id.layout = text[3], id.parallel = text[4], id.space = text[5];
     id.block_tokens = std::uint32_t(r_.one_in(2) ? 16 : r_.odd());
+    id.flags = std::uint32_t(r_.one_in(9) ? r_.odd() : r_.below(2));
     if (r_.one_in(9)) id.size = r_.below(sizeof id);  // a longer one is the caller's word
     outcome(kvshm_identity_derive(&id, key, mark));
     outcome(kvshm_identity_text(&id, buf, r_.below(sizeof buf)));

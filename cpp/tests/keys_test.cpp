@@ -63,15 +63,24 @@ std::vector<std::string> hex(const keys_t& keys) {
 }
 
 kvshm_identity as_c(const identity_case& c) {
-  return {sizeof(kvshm_identity), c.texts[0].c_str(), c.texts[1].c_str(),
-          c.texts[2].c_str(),     c.texts[3].c_str(), c.texts[4].c_str(),
-          c.texts[5].c_str(),     c.block_tokens,     c.epoch};
+  return {sizeof(kvshm_identity),
+          c.texts[0].c_str(),
+          c.texts[1].c_str(),
+          c.texts[2].c_str(),
+          c.texts[3].c_str(),
+          c.texts[4].c_str(),
+          c.texts[5].c_str(),
+          c.block_tokens,
+          c.epoch,
+          KVSHM_UNKNOWN_WEIGHTS,
+          0};
 }
 
 kvshm_identity plain() {
   kvshm_identity id = KVSHM_IDENTITY_INIT;
   id.model = "m";
   id.block_tokens = 16;
+  id.flags = KVSHM_UNKNOWN_WEIGHTS;
   return id;
 }
 

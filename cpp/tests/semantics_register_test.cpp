@@ -25,6 +25,7 @@ std::uint8_t register_again(kvshm_arena* a, const block_key& key, int policy, kv
 kvshm_identity identity_of(std::uint32_t block_tokens, const char* model = "m") {
   kvshm_identity id = KVSHM_IDENTITY_INIT;
   id.model = model;
+  id.weights = "w";
   id.block_tokens = block_tokens;
   return id;
 }

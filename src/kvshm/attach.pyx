@@ -14,9 +14,9 @@ from libc.stdint cimport int64_t, uint32_t
 
 from kvshm.ckvshm cimport (KVSHM_AUTO, KVSHM_ECLOSED, KVSHM_EFORKED, KVSHM_ENOTREADY,
                            KVSHM_NO_HELPER, KVSHM_NUMA_AUTO, KVSHM_NUMA_INTERLEAVE, KVSHM_OFF,
-                           KVSHM_REQUIRE, kvshm_arena, kvshm_attach, kvshm_auto_name, kvshm_close,
-                           kvshm_create, kvshm_get_info, kvshm_identity, kvshm_identity_init,
-                           kvshm_info, kvshm_open, kvshm_options, kvshm_options_init,
+                           KVSHM_REQUIRE, KVSHM_UNKNOWN_WEIGHTS, kvshm_arena, kvshm_attach,
+                           kvshm_auto_name, kvshm_close, kvshm_create, kvshm_get_info, kvshm_identity,
+                           kvshm_identity_init, kvshm_info, kvshm_open, kvshm_options, kvshm_options_init,
                            kvshm_remove)
 from kvshm.convert cimport as_size, deadline_in, fail, now, slice_ms
 
@@ -55,6 +55,7 @@ cdef class _Options:
         self.ident.space = self.text(identity.namespace)
         self.ident.block_tokens = identity.block_tokens
         self.ident.epoch = identity.epoch
+        self.ident.flags = KVSHM_UNKNOWN_WEIGHTS if identity.allow_unknown_weights else 0
         self.c.identity = &self.ident
         return 0
 
@@ -109,13 +110,13 @@ cdef class Attachment:
         with cython.critical_section(self):
             self.live_views -= 1
 
-    @property
     cdef bint is_inherited(self) noexcept:
         """In a forked child: there is no memory that a view could point to."""
         cdef kvshm_info info
         info.size = sizeof(info)
         return kvshm_get_info(self.ptr, &info) == -KVSHM_EFORKED
 
+    @property
     def closed(self):
         """True after close()."""
         return self.gone

@@ -16,7 +16,7 @@ cdef extern from "kvshm.h" nogil:
     int KVSHM_EPART, KVSHM_EPENDING, KVSHM_EUNSUPPORTED, KVSHM_EINUSE, KVSHM_ECANCELED
     int KVSHM_EXTRA_SALT, KVSHM_EXTRA_ADAPTER, KVSHM_EXTRA_MEDIA, KVSHM_EXTRA_GROUP
     int KVSHM_EXTRA_OTHER
-    int KVSHM_AUTO, KVSHM_REQUIRE, KVSHM_OFF
+    int KVSHM_AUTO, KVSHM_REQUIRE, KVSHM_OFF, KVSHM_UNKNOWN_WEIGHTS
     int KVSHM_NUMA_AUTO, KVSHM_NUMA_INTERLEAVE
     int KVSHM_NO_HELPER
     int KVSHM_QUIET, KVSHM_NO_CACHE, KVSHM_UNCHAINED, KVSHM_NO_EVICT
@@ -60,6 +60,8 @@ cdef extern from "kvshm.h" nogil:
         const char *space
         uint32_t block_tokens
         uint32_t epoch
+        uint32_t flags
+        uint32_t zero
 
     ctypedef struct kvshm_extra:
         uint32_t type
@@ -110,6 +112,9 @@ cdef extern from "kvshm.h" nogil:
         char name[64]
         char path[256]
         char identity[1024]
+        char charged_group[256]
+        uint64_t foreign_at, foreign_pid
+        char foreign_identity[1024]
 
     int kvshm_get_info(kvshm_arena *a, kvshm_info *out)
 
@@ -168,6 +173,7 @@ cdef extern from "kvshm.h" nogil:
     int kvshm_set_no_cache(kvshm_arena *a, kvshm_handle h, int on)
     int kvshm_set_priority(kvshm_arena *a, kvshm_handle h, uint32_t priority)
     int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms)
+    int kvshm_cancel_waits(kvshm_arena *a, int on)
 
     # Transfers by an io_uring of your own
     int kvshm_ring_guard(kvshm_arena *a, int ring_fd, uint32_t index)
@@ -177,7 +183,6 @@ cdef extern from "kvshm.h" nogil:
     ctypedef struct kvshm_object:
         pass
     ctypedef struct kvshm_piece:
-    int kvshm_cancel_waits(kvshm_arena *a, int on)
         void *data
         size_t bytes
 
@@ -266,6 +271,7 @@ cdef extern from "kvshm.h" nogil:
         char label[64]
         uint64_t device_bytes
         uint32_t device_state, device_memory
+        uint32_t with_identity, epoch
 
     int kvshm_get_process(kvshm_arena *a, uint32_t slot, kvshm_process *out)
     ctypedef void (*kvshm_broken_fn)(int invariant, uint32_t id, const char *what,

@@ -58,14 +58,16 @@ def info(Attachment arena):
         metadata_bytes=i.metadata_bytes, private_bytes=i.private_bytes, page_bytes=i.page_bytes,
         uuid=(<char *>i.uuid)[:16], fingerprint=(<char *>i.fingerprint)[:16],
         identity=i.identity.decode(), slot=i.slot, slots_used=i.slots_used,
-        pinned=bool(i.pinned), created=bool(i.created), raw=bool(i.raw), numa=i.numa)
+        pinned=bool(i.pinned), created=bool(i.created), raw=bool(i.raw), numa=i.numa,
+        charged_group=i.charged_group.decode("utf-8", "replace"), foreign_at=i.foreign_at,
+        foreign_pid=i.foreign_pid, foreign_identity=i.foreign_identity.decode("utf-8", "replace"))
 
 
 def block(Attachment arena, block_id):
     cdef kvshm_block_info b
+    cdef uint32_t c_id = as_number(block_id, "block")
     cdef int rc
     arena.alive()
-    cdef uint32_t c_id = as_number(block_id, "block")
     b.size = sizeof(b)
     rc = kvshm_get_block(arena.ptr, c_id, &b)
     if rc < 0:
@@ -95,7 +97,8 @@ def processes(Attachment arena):
                 alive=bool(p.alive), device_busy=bool(p.device_busy), draining=bool(p.draining),
                 self=bool(p.self), start_time=p.start_time, attached_at=p.attached_at,
                 pid_ns=p.pid_ns, device_bytes=p.device_bytes, device_state=p.device_state,
-                device_memory=bool(p.device_memory)))
+                device_memory=bool(p.device_memory),
+                epoch=p.epoch if p.with_identity else None))
     return found
 
 

@@ -94,7 +94,10 @@ class BlockInfo(NamedTuple):
 
 
 class ProcessInfo(NamedTuple):
-    """A process slot in use. `start_time` in clock ticks after boot, `attached_at` in seconds."""
+    """A process slot in use. `start_time` in clock ticks after boot, `attached_at` in seconds.
+
+    epoch: of the identity that it attached with; None if it came without one.
+    """
 
     slot: int
     pid: int
@@ -110,6 +113,7 @@ class ProcessInfo(NamedTuple):
     device_bytes: int
     device_state: int
     device_memory: bool
+    epoch: int | None
 
 
 class DeviceState(IntEnum):
@@ -152,7 +156,12 @@ class DeviceRange(NamedTuple):
 
 
 class ArenaInfo(NamedTuple):
-    """What an arena is. Sizes in bytes; `numa` is a node, or -2 for interleaved."""
+    """What an arena is. Sizes in bytes; `numa` is a node, or -2 for interleaved.
+
+    charged_group: the control group that pays for the pages, its creator's; "" if unknown.
+    foreign_...: the last process that was refused because it came with another identity (as JSON),
+    when (seconds since the epoch, 0 = never) and its pid; stats().foreign_attaches_total counts.
+    """
 
     name: str
     path: str
@@ -172,6 +181,10 @@ class ArenaInfo(NamedTuple):
     created: bool
     raw: bool
     numa: int
+    charged_group: str
+    foreign_at: int
+    foreign_pid: int
+    foreign_identity: str
 
 
 class Stats(Mapping[str, int]):

@@ -194,6 +194,7 @@ int main(void) {
   char name[64];
 
   identity.model = "c99";
+  identity.weights = "w";
   identity.block_tokens = 16;
   options.block_bytes = BLOCK_BYTES;
   options.blocks = BLOCKS;

@@ -13,7 +13,7 @@ import pytest
 from support import shm_dir
 from support.oracle import raw_keys, store, verify
 
-IDENT = kvshm.Identity(model="bad-input")
+IDENT = kvshm.Identity(model="bad-input", weights="w")
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_no_file_in_its_place(arena_name, tmp_path, what):
 def test_other_identity_layout_version(arena):
     """Each its own error; the layouts in detail are in test_s81_versions.py."""
     raises(kvshm.IdentityMismatch, lambda: kvshm.Arena.attach(
-        arena.name, identity=kvshm.Identity(model="other")), "other", "bad-input")
+        arena.name, identity=kvshm.Identity(model="other", weights="w")), "other", "bad-input")
     raises(kvshm.LayoutMismatch, lambda: kvshm.Arena.attach(arena.name, block_bytes=2048),
            "1024", "2048")
     arena.stats()

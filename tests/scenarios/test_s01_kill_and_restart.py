@@ -47,7 +47,7 @@ def one_round(player, name, identity, real_name, number):
 @pytest.mark.crash
 @pytest.mark.parametrize("how", ["automatic", "fixed"])
 def test_rounds(player, new_name, rounds, how):
-    identity = f"kvshm.Identity(model='s01-{os.getpid()}')"
+    identity = f"kvshm.Identity(model='s01-{os.getpid()}', weights='w')"
     name = "auto" if how == "automatic" else new_name()
     real = kvshm.auto_name(eval(identity)) if how == "automatic" else name
     try:

@@ -6,8 +6,8 @@ import kvshm
 import pytest
 from support.users import ALICE, BOB, become, need_root
 
-P = f"kvshm.Identity(model='p-{os.getpid()}')"
-Q = f"kvshm.Identity(model='q-{os.getpid()}')"
+P = f"kvshm.Identity(model='p-{os.getpid()}', weights='w')"
+Q = f"kvshm.Identity(model='q-{os.getpid()}', weights='w')"
 OPEN = "ident = {}; a = kvshm.Arena.open(identity=ident, blocks=64, block_bytes=4096)"
 
 

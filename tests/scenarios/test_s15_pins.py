@@ -28,7 +28,7 @@ def quiet(arena):
 def test_lookups_of_every_fate(arena, rounds):
     """S15: used wholly, in part, not at all, cancelled, dropped, timed out: no pin is left."""
     chance = random.Random(15)
-    ident = kvshm.Identity(model="s15")
+    ident = kvshm.Identity(model="s15", weights="w")
     tokens = [list(range(n * 1000, n * 1000 + 16 * 6)) for n in range(5)]
     chains = [ident.keys(t, salt=salt, extra=extra) for t in tokens
               for salt in (None, "tenant-a", "tenant-b") for extra in (b"", {"adapter": b"x"})]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support.oracle import payload, store, verify
 
-IDENT = kvshm.Identity(model="s31", block_tokens=16)
+IDENT = kvshm.Identity(model="s31", weights="w", block_tokens=16)
 
 
 def test_near_inputs_have_other_keys():
@@ -146,13 +146,14 @@ def test_stored_in_one_found_in_others(player, arena_name):
     """S32: all of it, across processes that were told different hash seeds."""
     tokens = "[n * 31 % 50000 for n in range(16 * 40)]"
     one = player()
-    one.do(f"ident = kvshm.Identity(model='s32'); keys = ident.keys({tokens}, salt='t')")
+    one.do("ident = kvshm.Identity(model='s32', weights='w'); "
+           f"keys = ident.keys({tokens}, salt='t')")
     one.do(f"a = kvshm.Arena.create({arena_name!r}, blocks=64, block_bytes=512); "
            "store(a, keys).release()")
     done = subprocess.run([sys.executable, "-c", f"""
 import kvshm
 a = kvshm.Arena.attach({arena_name!r})
-print(len(a.match(kvshm.Identity(model='s32').keys({tokens}, salt='t'))))
+print(len(a.match(kvshm.Identity(model='s32', weights='w').keys({tokens}, salt='t'))))
 """], env={**os.environ, "PYTHONHASHSEED": "77"}, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "40", done.stderr
 
@@ -179,10 +180,10 @@ def test_fields_cannot_be_confused():
         assert keys[one] != keys[other], f"{one} and {other}"
     assert len(set(keys.values())) == len(variants)
     # the same value as a field of the identity
-    names = [kvshm.Identity(model="abc"), kvshm.Identity(model="x", weights="abc"),
-             kvshm.Identity(model="x", namespace="abc"), kvshm.Identity(model="x", parallel="abc"),
-             kvshm.Identity(model="xa", weights="bc"), kvshm.Identity(model="x", weights="a",
-                                                                      parallel="bc")]
+    names = [kvshm.Identity(**fields, allow_unknown_weights=True) for fields in (
+        {"model": "abc"}, {"model": "x", "weights": "abc"}, {"model": "x", "namespace": "abc"},
+        {"model": "x", "parallel": "abc"}, {"model": "xa", "weights": "bc"},
+        {"model": "x", "weights": "a", "parallel": "bc"})]
     assert len({i.fingerprint for i in names}) == len(names)
     assert len({bytes(i.keys(tokens)[0]) for i in names}) == len(names)
     # an engine's own hashes are bound apart from tokens

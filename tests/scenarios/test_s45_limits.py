@@ -2,11 +2,13 @@
 """S45, S46, S47: control groups, huge pages and memlock limits: refused or degraded, and said."""
 import contextlib
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.cli import kvshm_cli
 from support.hosts import on_mount
 from support.users import ALICE, become, need_root
 
@@ -77,6 +79,11 @@ def test_owner_in_a_small_group(player, arena_name, group):
     # What fits is made, and charged to this group.
     owner.do(f"a = kvshm.Arena.create({arena_name!r}, size='24MiB', block_bytes='1MiB')")
     assert small.used > 24 * MIB
+    # Status says so: the group that pays is the one that was filled.
+    said = owner.get("a.info().charged_group")
+    assert said.endswith(f"/{small.folder.name}")
+    assert kvshm_cli("stat", "--json", arena_name).json["arena"]["charged_group"] == said
+    assert re.search(rf"(?m)^charged_group +{re.escape(said)}$", kvshm_cli("stat", arena_name).out)
 
 
 def test_client_in_a_small_group(player, arena_name, group):
@@ -88,6 +95,23 @@ def test_client_in_a_small_group(player, arena_name, group):
               "lease = store(a, raw_keys(0, a.blocks)); bad = verify(lease, raw_keys(0, a.blocks))")
     assert client.get("bad") == []
     assert small.used < 60 * MIB
+    # Not this group, whoever asks; and it stays so when the owner is gone.
+    said = client.get("a.info().charged_group")
+    assert said == owner.get("a.info().charged_group") != ""
+    assert small.folder.name not in said
+    owner.worker.kill()
+    assert kvshm_cli("stat", "--json", arena_name).json["arena"]["charged_group"] == said
+
+
+def test_the_charged_group_is_that_of_the_creator(player, arena_name):
+    """S45, where no group may be made: what the kernel says of the creator is what is shown."""
+    owner, client = player(), player()
+    owner.do(f"a = kvshm.Arena.create({arena_name!r}, blocks=4, block_bytes=1024)")
+    client.do(f"a = kvshm.Arena.attach({arena_name!r})")
+    lines = [line.split(":", 2) for line in Path(f"/proc/{owner.pid}/cgroup").read_text().split()]
+    groups = [path for _, controllers, path in lines if "memory" in controllers.split(",")] or [
+        path for _, controllers, path in lines if not controllers]
+    assert client.get("a.info().charged_group") == (groups[0] if groups else "")
 
 
 def test_limited_owner_unlimited_client(player, arena_name, group):

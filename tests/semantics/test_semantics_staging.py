@@ -4,7 +4,7 @@ import kvshm
 import pytest
 from support.arenas import BLOCK, content, keys
 
-IDENT = {"model": "staged", "block_tokens": 16}
+IDENT = {"model": "staged", "weights": "w", "block_tokens": 16}
 
 
 @pytest.mark.semantics(9)
@@ -51,11 +51,11 @@ def test_s10_staging_again_gives_the_same_key_and_block(make_arena):
 @pytest.mark.semantics(11)
 def test_s11_block_sizes_are_powers_of_two_up_to_1024(new_name):
     for size in (1 << n for n in range(11)):
-        ident = kvshm.Identity(model="sizes", block_tokens=size)
+        ident = kvshm.Identity(model="sizes", weights="w", block_tokens=size)
         name = new_name()
         with kvshm.Arena.create(name, blocks=2, block_bytes=64, identity=ident) as arena:
             assert arena.identity.block_tokens == size
         kvshm.remove(name)
     for size in (0, 3, 2048):
         with pytest.raises(kvshm.InvalidArgument):
-            kvshm.Identity(model="sizes", block_tokens=size)
+            kvshm.Identity(model="sizes", weights="w", block_tokens=size)

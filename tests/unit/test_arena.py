@@ -92,8 +92,8 @@ def test_another_directory(new_name, tmp_path):
 
 
 def test_auto_name():
-    one, two = kvshm.Identity(model="one"), kvshm.Identity(model="two")
-    assert kvshm.auto_name(one) == kvshm.auto_name(kvshm.Identity(model="one"))
+    one, two = kvshm.Identity(model="one", weights="w"), kvshm.Identity(model="two", weights="w")
+    assert kvshm.auto_name(one) == kvshm.auto_name(kvshm.Identity(model="one", weights="w"))
     assert len({kvshm.auto_name(one), kvshm.auto_name(two), kvshm.auto_name()}) == 3
     arena = kvshm.Arena.open("auto", identity=one, blocks=1, block_bytes=64)
     try:

@@ -78,7 +78,7 @@ def test_tokens_need_an_identity(arena):
 
 
 def test_stage_by_tokens_and_parent(make_arena):
-    ident = kvshm.Identity(model="m", block_tokens=4)
+    ident = kvshm.Identity(model="m", weights="w", block_tokens=4)
     arena = make_arena(identity=ident)
     wanted = ident.keys(range(8), salt="s")
     first, second = (b for b in kvshm.mutable_blocks(arena, 2))

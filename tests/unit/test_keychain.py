@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-IDENT = kvshm.Identity(model="chain", block_tokens=4)
+IDENT = kvshm.Identity(model="chain", weights="w", block_tokens=4)
 
 
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=30), max_size=12))

@@ -69,7 +69,8 @@ class Reference:
 
 class Library:
     def __init__(self, fields: Fields) -> None:
-        self.identity = importlib.import_module("kvshm").Identity(**asdict(fields))
+        self.identity = importlib.import_module("kvshm").Identity(
+            **asdict(fields), allow_unknown_weights=True)
 
     def digests(self) -> tuple[bytes, str]:
         return self.identity.fingerprint, self.identity.text

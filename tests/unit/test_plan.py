@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.arenas import gauges, keys, store
 
-IDENT = kvshm.Identity(model="plan", block_tokens=16)
+IDENT = kvshm.Identity(model="plan", weights="w", block_tokens=16)
 WANTED = IDENT.keys(range(16 * 8))
 
 
@@ -189,7 +189,7 @@ def test_a_raw_arena_needs_the_block_size(arena):
 
 _PLANNER = """
     import sys, kvshm
-    ident = kvshm.Identity(model="plan", block_tokens=16)
+    ident = kvshm.Identity(model="plan", weights="w", block_tokens=16)
     arena = kvshm.Arena.attach(sys.argv[1], identity=ident)
     keys = ident.keys(range(16 * 8))
     say("ready")
@@ -217,7 +217,7 @@ def test_across_processes_one_computes_and_the_others_wait(planned, worker):
 def test_when_the_computing_process_dies_the_next_one_computes(planned, worker):
     dying = worker("""
         import sys, kvshm
-        ident = kvshm.Identity(model="plan", block_tokens=16)
+        ident = kvshm.Identity(model="plan", weights="w", block_tokens=16)
         arena = kvshm.Arena.attach(sys.argv[1], identity=ident)
         fill = arena.allocate(8, keys=ident.keys(range(16 * 8)))
         say("filling")

@@ -56,22 +56,40 @@ def describe(view: View) -> dict[str, Any]:
         waiting_for_space=bool(int(superblock["space"]) & 1))
 
 
+def _moment(seconds: Any) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
+
+
 def _arena(view: View, processes: list[census.Process]) -> dict[str, Any]:
     s, status = view.superblock, os.fstat(view.fd)
     dead = sum(not p.alive for p in processes)
-    try:
-        identity = json.loads(bytes(s["identity"])) if not s["raw"] else None
-    except ValueError:
-        identity = None
     return dict(
         name=view.name, path=view.path, uuid=str(uuid.UUID(bytes=s["uuid"].tobytes())),
         layout_version=int(s["layout_version"]),
-        created_at=datetime.fromtimestamp(int(s["created_at"]), UTC).isoformat().replace(
-            "+00:00", "Z"),
+        created_at=_moment(s["created_at"]),
         creator_pid=int(s["creator_pid"]), uid=status.st_uid,
         mode=f"{status.st_mode & 0o7777:04o}",
         state=f"{dead} dead" if dead else "healthy" if processes else "idle",
-        raw=bool(s["raw"]), fingerprint=s["fingerprint"].tobytes().hex(), identity=identity)
+        raw=bool(s["raw"]), fingerprint=s["fingerprint"].tobytes().hex(),
+        identity=None if s["raw"] else _json(s["identity"]),
+        epochs=sorted({p.epoch for p in processes if p.epoch is not None}),
+        foreign_attaches=_foreign(s["foreign"]),
+        charged_group=bytes(s["charged_group"]).decode("utf-8", "replace") or None)
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(bytes(text))
+    except ValueError:
+        return None
+
+
+def _foreign(note: Any) -> dict[str, Any] | None:
+    """Who came with another identity, was refused, and shares nothing of this arena."""
+    if not note["count"]:
+        return None
+    return dict(count=int(note["count"]), last_at=_moment(note["at"]), last_pid=int(note["pid"]),
+                last_identity=_json(note["identity"]))
 
 
 def _sizes(view: View, processes: list[census.Process]) -> dict[str, Any]:
@@ -102,6 +120,12 @@ def _render(d: dict[str, Any], color: bool) -> str:
     arena = dict(d["arena"])
     if arena["identity"] is not None:
         arena["identity"] = json.dumps(arena["identity"])
+    arena["epochs"] = ", ".join(map(str, arena["epochs"])) or None
+    if (note := arena["foreign_attaches"]) is not None:
+        arena["foreign_attaches"] = (
+            f"{text.many(note['count'], 'process', 'processes')} of another identity refused, last "
+            f"{note['last_at']}, pid {note['last_pid']}: {json.dumps(note['last_identity'])}")
+    arena["charged_group"] = text.clean(arena["charged_group"] or "") or None
     sizes = {name: f"{value} ({text.size(value)})" if name.endswith(("bytes", "offset")) else value
              for name, value in d["sizes"].items()}
     sizes["pinned"] = {True: "yes", False: "no", None: "unknown, nobody attached can be asked"}[

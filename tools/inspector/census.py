@@ -21,7 +21,8 @@ DEVICE_STATES = ("none", "registering", "registered", "partly", "refused", "unre
 
 @dataclass
 class Process:
-    """A slot in use. `condition` is the kernel's word for a living one that it lets us see."""
+    """A slot in use. `condition` is the kernel's word for a living one that it lets us see, `epoch`
+    that of the identity it came with, None for none."""
 
     slot: int
     pid: int
@@ -37,6 +38,7 @@ class Process:
     attached_at: int
     start_time: int
     pid_ns: int
+    epoch: int | None
     held_blocks: int = 0
     filling_blocks: int = 0
     evicting_blocks: int = 0
@@ -77,7 +79,10 @@ def totals(view: View) -> dict[str, int]:
     """Counters summed over all slots, those of former processes included."""
     names = counters.totals()
     sums = view.slots["stats"][:, :len(names)].sum(axis=0, dtype=np.uint64)
-    return {name: int(value) for name, value in zip(names, sums, strict=True)}
+    found = {name: int(value) for name, value in zip(names, sums, strict=True)}
+    # Those had no slot.
+    found["foreign_attaches_total"] += int(view.superblock["foreign"]["count"])
+    return found
 
 
 def processes(view: View, words: Array) -> list[Process]:
@@ -90,6 +95,7 @@ def processes(view: View, words: Array) -> list[Process]:
         if not record["used"]:
             continue
         alive = locks.held(view.fd, locks.life(slot))
+        epoch = int(view.superblock["epochs"][slot])
         pid, start, ns = int(record["pid"]), int(record["start_time"]), int(record["pid_ns"])
         condition, locked = _look_at(pid, start) if alive and ns == here else ("", None)
         found.append(Process(
@@ -97,8 +103,9 @@ def processes(view: View, words: Array) -> list[Process]:
             alive, condition if alive else "gone",
             locks.held(view.fd, locks.device(slot)),
             not alive and int(record["drain_until"]) > now, *_device(record),
-            int(record["attached_at"]), start, ns, int(held[slot]), int(filling[slot]),
-            int(evicting[slot]), int(np.count_nonzero(record["leases"]["count"])), locked,
+            int(record["attached_at"]), start, ns, epoch & 0xFFFFFFFF if epoch >> 32 else None,
+            int(held[slot]), int(filling[slot]), int(evicting[slot]),
+            int(np.count_nonzero(record["leases"]["count"])), locked,
             {name: int(value) for name, value in zip(names, record["stats"], strict=False)}))
     return found
 

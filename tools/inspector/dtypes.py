@@ -25,6 +25,10 @@ POLICY = _record(layout.POLICY, [
     ("version", "<u8", 0), ("name", "S32", 8), ("sample", "<u4", 40), ("second_chance", "<u4", 44),
     ("age_period", "<u4", 48), ("shift", "<u4", 56, (16,))])
 
+FOREIGN = _record(layout.FOREIGN, [
+    ("count", "<u8", 0), ("version", "<u8", 8), ("at", "<u8", 16), ("pid", "<u8", 24),
+    ("identity", "S1024", 32)])
+
 SUPERBLOCK = _record(layout.SUPERBLOCK, [
     ("magic", "<u8", 0), ("layout_version", "<u4", 8), ("superblock_bytes", "<u4", 12),
     ("layout_hash", "<u8", 16), ("uuid", "V16", 24), ("created_at", "<u8", 40),
@@ -33,7 +37,9 @@ SUPERBLOCK = _record(layout.SUPERBLOCK, [
     ("evictions", "<u8", 256), ("marks_head", "<u8", 264), ("marks_tail", "<u8", 272),
     ("events_head", "<u8", 280), ("geometry", GEOMETRY, 320), ("fingerprint", "V16", 456),
     ("raw", "<u4", 472), ("numa", "<i4", 476), ("identity_length", "<u4", 480),
-    ("name", "S64", 484), ("identity", "S1024", 548), ("policy", POLICY, layout.POLICY_AT)])
+    ("name", "S64", 484), ("identity", "S1024", 548), ("policy", POLICY, layout.POLICY_AT),
+    ("charged_group", "S256", 1728), ("foreign", FOREIGN, 1984),
+    ("epochs", "<u8", 3040, (layout.SLOTS,))])
 
 LEASE = np.dtype([("tag", "<u8"), ("start", "<u4"), ("count", "<u4")])
 

@@ -15,6 +15,7 @@ cdef class Identity:
     cdef readonly str parallel
     cdef readonly str namespace
     cdef readonly uint32_t epoch
+    cdef readonly bint allow_unknown_weights
     cdef readonly str text
     cdef uint8_t secret[32]
     cdef uint8_t mark[16]

@@ -11,9 +11,10 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from kvshm.ckvshm cimport (KVSHM_EXTRA_ADAPTER, KVSHM_EXTRA_GROUP, KVSHM_EXTRA_MEDIA,
-                           KVSHM_EXTRA_OTHER, KVSHM_EXTRA_SALT, kvshm_extra, kvshm_extra_digest,
-                           kvshm_identity, kvshm_identity_derive, kvshm_identity_init,
-                           kvshm_identity_text, kvshm_key, kvshm_keys_hashes, kvshm_keys_tokens)
+                           KVSHM_EXTRA_OTHER, KVSHM_EXTRA_SALT, KVSHM_UNKNOWN_WEIGHTS, kvshm_extra,
+                           kvshm_extra_digest, kvshm_identity, kvshm_identity_derive,
+                           kvshm_identity_init, kvshm_identity_text, kvshm_key,
+                           kvshm_keys_hashes, kvshm_keys_tokens)
 from kvshm.convert cimport Bytes, as_bytes, fail
 
 import numpy as np
@@ -28,13 +29,16 @@ _KINDS = {"adapter": KVSHM_EXTRA_ADAPTER, "media": KVSHM_EXTRA_MEDIA, "group": K
 cdef class Identity:
     """Model, weights, dtype, layout and the rest; frozen, equal and hashed by its fields.
 
-    model: a name. weights: a fingerprint of them. dtype, layout: of the KV. block_tokens: tokens a
-    block, a power of two up to 1024. parallel: the shape, such as "tp=2". namespace
+    model: a name. weights: a fingerprint of them, such as the digest of their files: without one
+    two sets of weights would share blocks, so an empty or unknown one is refused unless
+    allow_unknown_weights says that it may be (that is part of no key, and not compared). dtype,
+    layout: of the KV. block_tokens: tokens a block, a power of two up to 1024. parallel: the shape,
+    such as "tp=2". namespace
     and its epoch: blocks of another namespace, or of an older epoch of this one, are not found.
     """
 
     def __init__(self, *, model, weights="", dtype="bfloat16", layout="BLHNC", block_tokens=16,
-                 parallel="", namespace="", epoch=0):
+                 parallel="", namespace="", epoch=0, allow_unknown_weights=False):
         if self.text is not None:
             raise TypeError("an Identity is frozen")
         for name, value in (("model", model), ("weights", weights), ("dtype", dtype),
@@ -51,6 +55,7 @@ cdef class Identity:
         self.model, self.weights, self.dtype, self.layout = model, weights, dtype, layout
         self.parallel, self.namespace = parallel, namespace
         self.block_tokens, self.epoch = block_tokens, epoch
+        self.allow_unknown_weights = bool(allow_unknown_weights)
         self._derive()
 
     def _derive(self):
@@ -63,6 +68,7 @@ cdef class Identity:
         c.model, c.weights, c.dtype, c.layout = model, weights, dtype, layout
         c.parallel, c.space = parallel, space
         c.block_tokens, c.epoch = self.block_tokens, self.epoch
+        c.flags = KVSHM_UNKNOWN_WEIGHTS if self.allow_unknown_weights else 0
         rc = kvshm_identity_derive(&c, self.secret, self.mark)
         if rc < 0:
             fail(rc, "identity")
@@ -96,12 +102,13 @@ cdef class Identity:
         return hash(self._fields())
 
     def __reduce__(self):
-        return _rebuild, self._fields()
+        return _rebuild, (*self._fields(), self.allow_unknown_weights)
 
     def __repr__(self):
         model, weights, dtype, layout, block_tokens, parallel, namespace, epoch = self._fields()
+        allowed = ", allow_unknown_weights=True" if self.allow_unknown_weights else ""
         return (f"Identity({model=}, {weights=}, {dtype=}, {layout=}, {block_tokens=}, "
-                f"{parallel=}, {namespace=}, {epoch=})")
+                f"{parallel=}, {namespace=}, {epoch=}{allowed})")
 
     cdef int digest(self, object salt, object extra, uint8_t *out) except -1:
         """1 and the digest of what else tells blocks apart; 0 if nothing does."""
@@ -220,9 +227,10 @@ cdef Bytes as_octets(object value, str what):
     return as_bytes(value, False)
 
 
-def _rebuild(model, weights, dtype, layout, block_tokens, parallel, namespace, epoch):
+def _rebuild(model, weights, dtype, layout, block_tokens, parallel, namespace, epoch, allowed):
     return Identity(model=model, weights=weights, dtype=dtype, layout=layout,
-                    block_tokens=block_tokens, parallel=parallel, namespace=namespace, epoch=epoch)
+                    block_tokens=block_tokens, parallel=parallel, namespace=namespace, epoch=epoch,
+                    allow_unknown_weights=allowed)
 
 
 def _kind(kind):
