@@ -64,7 +64,7 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
     const State s = state(w);
     if (s != kFilling && !is_ready(w)) return -KVSHM_ESTATE;
     if (KVSHM_BROKEN(filling_to_free) && s == kFilling && !others) return close_block(a, id), 0;
-    if (others || (s == kReady && !flagged) || KVSHM_BROKEN(last_unclosed)) {
+    if (others || (s == kReady && !flagged) || (KVSHM_BROKEN(last_unclosed) && s == kReadyLast)) {
       if (!others) h.stamp.store(ticks.next(), std::memory_order_relaxed);
       KVSHM_STEP("leave.bit");
       // release: my reads of the payload are over before somebody may evict the block

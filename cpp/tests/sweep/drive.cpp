@@ -114,4 +114,32 @@ Outcome run_pair(const Pair& p) {
   return out;
 }
 
+Outcome run_script(const Script& script) {
+  Outcome out;
+  {
+    Scene s;
+    if (script.first.setup) script.first.setup(s);
+    Child held_up([&](Wire& wire) {
+      return act_as(script.first, s, {.pause_at_name = script.at, .pause = [&] {
+                                        wire.tell();
+                                        wire.listen(kLimitMs);
+                                      }});
+    });
+    out.reached = held_up.listen(kLimitMs) != 0;
+    EXPECT_TRUE(out.reached) << "it does not come to " << script.at;
+    if (script.meanwhile) script.meanwhile(s);
+    held_up.tell();
+    const int rc = held_up.wait(kLimitMs);
+    EXPECT_TRUE(rc >= 0 && rc < kWrong) << "it ended with " << rc;
+    EXPECT_TRUE(rc == 0 || !script.ends_well) << "it ended with " << rc;
+    if (script.afterwards) script.afterwards(s);
+    s.close_second();
+    s.clear_up(false);
+    look_after(script.first, s);
+    s.check(0xf);
+  }
+  out.problems = failures();
+  return out;
+}
+
 }  // namespace kvshm_sweep

@@ -26,4 +26,13 @@ struct Pair {
 };
 Outcome run_pair(const Pair& p);
 
+// `first` is held up at a step, the survivor does something itself, `first` goes on.
+struct Script {
+  Op first;
+  std::string at;
+  std::function<void(Scene&)> meanwhile, afterwards = {};
+  bool ends_well = false;  // it must end with 0; else only not with kWrong
+};
+Outcome run_script(const Script& script);
+
 }  // namespace kvshm_sweep

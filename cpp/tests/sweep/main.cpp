@@ -7,6 +7,8 @@
 //   --seed N             of what is taken at random
 //   --only NAME          one operation
 //   --break NAME         with a negative control turned on: it should not end well
+//   --controls           every control once: each must be seen, and nothing without it
+//   --control NAME       one of them
 //   --list               the operations and controls
 #include <unistd.h>
 
@@ -17,6 +19,7 @@
 #include <random>
 
 #include "arena/breaks.hpp"
+#include "controls.hpp"
 #include "drive.hpp"
 #include "report.hpp"
 
@@ -97,6 +100,8 @@ int main(int argc, char** argv) {
     const std::string arg = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : "";
     if (arg == "--list") return list();
+    if (arg == "--controls") return run_controls("");
+    if (arg == "--control") return run_controls(value);
     if (arg == "--short") {
       o.brief = true;
       continue;

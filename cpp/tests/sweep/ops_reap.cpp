@@ -59,7 +59,10 @@ kvshm_handle filling_under(kvshm_arena* a, const block_key& key) {
   return {0, KVSHM_NONE, 0};
 }
 
-int reap(kvshm_arena* a, Scene&) { return -kvshm_reap(a, nullptr); }
+int reap(kvshm_arena* a, Scene&) {
+  if (int rc = kvshm_reap(a, nullptr)) return -rc;
+  return any_tentative(a) ? kWrong + 34 : 0;  // nobody inserts, and this process only joined
+}
 
 // Devices of the dead may still write: their fills stay.
 int reap_beside_devices(kvshm_arena* a, Scene&) {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 namespace kvshm_sweep {
-namespace {
 
 std::string quoted(const std::string& s) {
   std::string q = "\"";
@@ -20,8 +19,6 @@ std::string quoted(const std::string& s) {
   }
   return q + '"';
 }
-
-}  // namespace
 
 Report::Report() : out_(dup(1)) {
   dup2(2, 1);
@@ -50,6 +47,10 @@ void Report::progress(const char* what, std::size_t done, std::size_t of) {
                isatty(2) ? "\033[K" : "\n");
 }
 
+bool Report::send(const std::string& document) {
+  return ::write(out_, document.data(), document.size()) == ssize_t(document.size());
+}
+
 int Report::write(bool whole) {
   std::uint64_t kills = 0;
   std::string steps, missed, ops, texts;
@@ -72,7 +73,7 @@ int Report::write(bool whole) {
                     ", \"pairs\": " + std::to_string(pairs) + ",\n \"steps\": {" + steps +
                     "},\n \"steps_missed\": [" + missed + "],\n \"operations\": {" + ops +
                     "},\n \"first_violations\": [" + texts + "]}\n";
-  if (::write(out_, doc.data(), doc.size()) != ssize_t(doc.size())) return 2;
+  if (!send(doc)) return 2;
   std::fprintf(
       stderr, "\nsweep: %llu runs, %llu kills, %llu violations, steps without a death: %s\n",
       (unsigned long long)runs_, (unsigned long long)kills, (unsigned long long)violations_,

@@ -10,6 +10,8 @@
 
 namespace kvshm_sweep {
 
+std::string quoted(const std::string& s);  // as a JSON string
+
 class Report {
  public:
   Report();  // from now on only the document goes to stdout
@@ -18,6 +20,7 @@ class Report {
   void progress(const char* what, std::size_t done, std::size_t of);
   // Writes it; 0 if nothing was violated and (whole) a process died at every step there is.
   int write(bool whole);
+  bool send(const std::string& document);
 
   std::uint64_t reaper_deaths = 0, pairs = 0;
 

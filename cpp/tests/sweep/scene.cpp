@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "capi/call.hpp"
+#include "index/index.hpp"
 
 namespace kvshm_sweep {
 namespace {
@@ -41,7 +42,10 @@ Scene::Scene() : spare(fresh_name("spare")) {
   core(a).hot[fill.id].fut.fetch_or(kWaiting);
 }
 
-Scene::~Scene() { kvshm_remove(spare.c_str(), nullptr, 1); }
+Scene::~Scene() {
+  close_second();
+  kvshm_remove(spare.c_str(), nullptr, 1);
+}
 
 void Scene::clear_up(bool by_next_owner) {
   // A child of the dead dies with it, a little later.
@@ -68,10 +72,25 @@ void Scene::clear_up(bool by_next_owner) {
   EXPECT_EQ(kvshm_reap(a, nullptr), 0);
 }
 
+kvshm_arena* Scene::second() {
+  if (!second_) second_ = attach(pool.name);
+  EXPECT_NE(second_, nullptr);
+  return second_;
+}
+
+void Scene::close_second() {
+  if (second_) {
+    EXPECT_EQ(kvshm_close(second_, 1000), 0);
+  }
+  second_ = nullptr;
+}
+
 void Scene::check(unsigned may_go) {
   ASSERT_EQ(broken(a), "");
   ASSERT_EQ(wrong_payloads(a), "");
   ASSERT_EQ(unfindable(a), "");
+  ASSERT_TRUE(summary_whole(a));
+  ASSERT_FALSE(any_tentative(a));
   ASSERT_EQ(stats(a).slots_used, 1u);
   ASSERT_EQ(block(a, held.id).own_holds, 1u);
   ASSERT_EQ(block(a, held.id).holders, std::uint64_t{1} << core(a).slot);
@@ -171,6 +190,23 @@ int right_bytes(kvshm_arena* a, std::uint32_t id, const block_key& key) {
   return payload_right(a, id, key) ? 0 : kWrong;
 }
 
+bool summary_whole(kvshm_arena* a) {
+  kvshm::Arena& c = core(a);
+  for (std::uint32_t id = 0; id < c.nblocks; id++) {
+    const std::uint32_t r = id / kvshm::kRegionBlocks;
+    if ((c.free_map[id / 64] >> (id % 64) & 1) && !(c.summary[r / 64] >> (r % 64) & 1))
+      return false;
+  }
+  return true;
+}
+
+bool any_tentative(kvshm_arena* a) {
+  kvshm::Arena& c = core(a);
+  for (std::uint64_t i = 0; i < c.nbuckets * kvshm::kIndexWays; i++)
+    if (c.index[i] & kvshm::entry::kTentative) return true;
+  return false;
+}
+
 int put(kvshm_arena* a, const block_key& key, int policy, std::uint32_t flags,
         kvshm_handle parent) {
   kvshm_handle h;
@@ -186,7 +222,7 @@ int put(kvshm_arena* a, const block_key& key, int policy, std::uint32_t flags,
 
 std::vector<Op> all_ops() {
   std::vector<Op> all;
-  for (auto& some : {fill_ops(), hold_ops(), object_ops(), life_ops(), reap_ops()})
+  for (auto& some : {fill_ops(), hold_ops(), object_ops(), life_ops(), reap_ops(), control_ops()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

@@ -27,6 +27,9 @@ class Scene {
   void check(unsigned may_go);
   // The dead are cleared away: by kvshm_reap, or (other) by the next process that takes the slot.
   void clear_up(bool by_next_owner);
+  // A second attachment in this process, which is like another process; closed by close_second.
+  kvshm_arena* second();
+  void close_second();
   void open_spare();  // the other arena is whole, whoever died in making or removing it
 
   Pool pool{{.blocks = kBlocks, .block_bytes = kBytes}};
@@ -40,6 +43,7 @@ class Scene {
   bool mine_given_up = false;  // the survivor has aborted `mine`
 
  private:
+  kvshm_arena* second_ = nullptr;
   void finish_fill();
   void all_blocks_usable();
 };
@@ -63,9 +67,14 @@ struct Op {
   bool alone = false;                           // not beside another operation that is held up
 };
 
-std::vector<Op> fill_ops(), hold_ops(), object_ops(), life_ops(), reap_ops();
+std::vector<Op> fill_ops(), hold_ops(), object_ops(), life_ops(), reap_ops(), control_ops();
 std::vector<Op> all_ops();
 const Op& op_named(const std::string& name);
+
+// Is every free block's region known to have one? The free map's summary is a hint, but a lost one
+// is never found again.
+bool summary_whole(kvshm_arena* a);
+bool any_tentative(kvshm_arena* a);  // index entries that are not committed
 
 // Allocates, fills and registers one block and drops it.
 int put(kvshm_arena* a, const block_key& key, int policy, std::uint32_t flags = 0,
