@@ -249,7 +249,8 @@ Op dies_before_the_summary() {
                 return -abort_fills(a, n->fills);
               },
           .may_go = 8,
-          .goes = 8};
+          .goes = 8,
+          .alone = true};
 }
 
 }  // namespace

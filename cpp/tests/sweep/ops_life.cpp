@@ -2,6 +2,7 @@
 // Attach, leave, make, remove.
 #include <signal.h>
 
+#include "device_support.hpp"
 #include "remains.hpp"
 #include "scene.hpp"
 
@@ -51,12 +52,28 @@ int hold_much(kvshm_arena* a, Scene& s) {
   return kvshm_match(a, raw(s.cached), 4, ids, &lease) == 4 ? 0 : 4;
 }
 
+int register_device(kvshm_arena* a, Scene&) {
+  const kvshm_device_options o = mock_options(0, KVSHM_REQUIRE);
+  return -kvshm_register_device(a, &o);
+}
+
 }  // namespace
 
 std::vector<Op> life_ops() {
   const auto leave = [](kvshm_arena* a, Scene&) { return -kvshm_close(a, 1000); };
   return {
       {.name = "close", .act = leave, .prepare = hold_much},
+      {.name = "close, registered with a device",
+       .act = leave,
+       .prepare = register_device,
+       .alone = true},
+      {.name = "register with a device",
+       .act =
+           [](kvshm_arena* a, Scene& s) {
+             if (int rc = register_device(a, s)) return rc;
+             return -kvshm_unregister_device(a, 5000);
+           },
+       .alone = true},
       {.name = "attach and close", .act = leave, .from_attach = true, .alone = true},
       {.name = "attach in a dead one's slot",
        .act = leave,
