@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.hpp"
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "ops.hpp"
+
+namespace torture {
+namespace {
+
+std::string quoted(const char* text) {
+  std::string out = "\"";
+  for (const char* p = text; *p; p++) {
+    if (*p == '"' || *p == '\\') out += '\\';
+    out += static_cast<unsigned char>(*p) < 32 ? ' ' : *p;
+  }
+  out += '"';
+  return out;
+}
+
+class Object {
+ public:
+  void raw(const char* name, const std::string& value) {
+    if (!text_.empty()) text_ += ", ";
+    text_.append(quoted(name)).append(": ").append(value);
+  }
+  void number(const char* name, std::uint64_t n) { raw(name, std::to_string(n)); }
+  std::string done() const { return std::string("{").append(text_).append("}"); }
+
+ private:
+  std::string text_;
+};
+
+std::string list(const std::vector<std::string>& items) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < items.size(); i++) {
+    if (i) out += ", ";
+    out += items[i];
+  }
+  out += ']';
+  return out;
+}
+
+// What each process did last, oldest first.
+void tell_last(const Shared& s, unsigned workers) {
+  for (unsigned w = 0; w < workers; w++) {
+    const Record& r = s.workers[w];
+    const std::uint32_t n = r.lines.load(), first = n > kLogLines ? n - kLogLines : 0;
+    std::fprintf(stderr, "worker %u, slot %u, seed %llu, in %s:\n", w, r.slot.load(),
+                 (unsigned long long)r.plan.seed, op_name(r.op));
+    for (std::uint32_t i = first; i < n; i++) {
+      const LogLine& l = r.log[i % kLogLines];
+      std::fprintf(stderr, "  %-18s %3u  block %u, life %llu: %d\n", op_name(l.op), l.what, l.id,
+                   (unsigned long long)l.seq, l.rc);
+    }
+  }
+}
+
+}  // namespace
+
+int report(const Shared& s, const Options& o, std::uint64_t seed, const Driver& driver) {
+  const Deaths& d = driver.deaths();
+  Object by_step, by_way, by_state, by_op, passes, tallies;
+  std::vector<std::string> missed, texts;
+  unsigned hit = 0;
+  for (unsigned i = 0; i < kMaxSteps; i++) {
+    const char* name = kvshm::kStepNames[i].data();
+    std::uint64_t came_by = 0;
+    for (const auto& n : s.passes[i]) came_by += n.load();
+    by_step.number(name, d.by_step[i]);
+    passes.number(name, came_by);
+    if (d.by_step[i])
+      hit++;
+    else
+      missed.push_back(quoted(name));
+  }
+  for (unsigned i = 1; i < 4; i++) by_way.number(kWayNames[i], d.by_way[i]);
+  for (unsigned i = 0; i < kStateBits; i++) by_state.number(kStateNames[i], d.by_state[i]);
+  for (unsigned i = 0; i < kOps; i++) by_op.number(op_name(i), d.by_op[i]);
+  const auto sum = [&](Tally t) {
+    std::uint64_t n = 0;
+    for (const Record& r : s.workers) n += r.tallies[t].load();
+    return n;
+  };
+#define X(name, text) tallies.number(#name, sum(k_##name));
+  TORTURE_TALLIES(X)
+#undef X
+  const std::uint32_t violations = s.violations.load();
+  for (unsigned i = 0; i < violations && i < kMaxViolations; i++)
+    texts.push_back(quoted(s.texts[i]));
+
+  Object all;
+  all.number("kills", d.kills);
+  all.number("violations", violations);
+  all.raw("violation_texts", list(texts));
+  all.raw("control", o.control.empty() ? "null" : quoted(o.control.c_str()));
+  all.number("seed", seed);
+  all.raw("seconds", std::to_string(driver.seconds()));
+  all.number("rounds", driver.rounds);
+  all.number("checks", driver.checks);
+  all.number("ended_in_order", d.ended);
+  all.number("steps_hit", hit);
+  all.raw("steps_missed", list(missed));
+  all.raw("by_way", by_way.done());
+  all.raw("by_state", by_state.done());
+  all.raw("by_operation", by_op.done());
+  all.raw("by_step", by_step.done());
+  all.raw("passes", passes.done());
+#define X(name, text) all.number(#name, sum(k_##name));
+  TORTURE_TALLIES(X)
+#undef X
+  std::printf("%s\n", all.done().c_str());
+  if (violations && o.control.empty()) {
+    tell_last(s, o.workers);
+    for (const auto& t : texts) std::fprintf(stderr, "VIOLATION %s\n", t.c_str());
+    std::fprintf(stderr, "seed %llu; the arena is kept as %s\n", (unsigned long long)seed,
+                 driver.kept.empty() ? "(it could not be kept)" : driver.kept.c_str());
+  }
+  return violations || (o.require_steps && !missed.empty()) ? 1 : 0;
+}
+
+}  // namespace torture
