@@ -19,7 +19,7 @@ void in_parent() { mutex->unlock(); }
 void in_child() {
   generation.fetch_add(1, std::memory_order_relaxed);
   if (auto* fn = child_hook.load(std::memory_order_relaxed)) fn();
-  new (mutex) std::mutex;  // its owner was a thread of the parent
+  mutex->unlock();  // the thread that forked has locked it: its copy here is this one
 }
 }  // namespace
 

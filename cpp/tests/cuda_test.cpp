@@ -31,6 +31,7 @@ class Cuda : public ::testing::Test {
     load(pop, "cuCtxPopCurrent_v2");
     load(init, "cuInit");
     load(retain, "cuDevicePrimaryCtxRetain");
+    load(give_up, "cuDevicePrimaryCtxRelease_v2");
     reset();
     setenv("KVSHM_FAKE_CUDA_DEVICES", "2", 1);
     init(0);
@@ -66,6 +67,7 @@ class Cuda : public ::testing::Test {
   int (*pop)(void**) = nullptr;
   int (*init)(unsigned) = nullptr;
   int (*retain)(void**, int) = nullptr;
+  int (*give_up)(int) = nullptr;
 };
 
 TEST_F(Cuda, KeepsThePrimaryContextWhileItIsRegistered) {
@@ -106,6 +108,7 @@ TEST_F(Cuda, TheCallersContextMayBeThePrimaryOne) {
   EXPECT_EQ(references(0), 1);
   void* was;
   pop(&was);
+  EXPECT_EQ(give_up(0), 0);
 }
 
 TEST_F(Cuda, TheContextIsGoneFirst) {
@@ -122,6 +125,7 @@ TEST_F(Cuda, TheContextIsGoneFirst) {
   EXPECT_EQ(references(0), 1);
   reset_primary(0);
   EXPECT_EQ(kvshm_unregister_device(pool.a, 1000), 0);
+  EXPECT_EQ(references(0), 0);
   EXPECT_EQ(device(pool.a).stuck, 0u);
   reset();
 }
