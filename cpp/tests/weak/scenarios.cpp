@@ -90,7 +90,7 @@ struct Reuse : Suite<Reuse, 2> {
       if (!claim_evictable(a, 0)) return;
       end_life(a, 0);
       w.hot[0].word.store(make_word(kFirst + 1, kFilling, a.me), std::memory_order_release);
-      enter_fill(a, 0);
+      enter(a, 0);
       w.hot[0].store_key(kB);
       bytes($) = kB.lo;
       publish_fill(a, 0, false);
@@ -193,7 +193,7 @@ struct Pending : Suite<Pending, 2> {
       give_back(a, 0);  // closes it; then the same block for another key
       std::uint32_t id;
       if (claim_free(a, 1, &id) != 1 || id != 0) return;
-      enter_fill(a, 0);
+      enter(a, 0);
       w.hot[0].store_key(kB);
     } else {
       const Found f = lookup_at(a, kA, false, 0);
@@ -218,7 +218,7 @@ struct Join : Suite<Join, 2> {
       std::uint32_t id;
       if (claim_free(a, 1, &id) != 1 || id != 0) return;
       life = kFirst + 1;
-      enter_fill(a, id);
+      enter(a, id);
     } else if (join_fill(a, 0, kFirst) == 0) {
       RL_ASSERT(life == kFirst);
     }
@@ -459,8 +459,7 @@ std::vector<Scenario> scenarios() {
       {"summary",
        run<Summary>,
        {"M:freemap.6", "blocks/close.cpp: a.free_map[id / 64].fetch_or(",
-        "blocks/close.cpp: if (s.load(",
-        "blocks/close.cpp: if (a.free_map[i].load("}},
+        "blocks/close.cpp: if (s.load(", "blocks/close.cpp: if (a.free_map[i].load("}},
       {"no-cache",
        run<NoCache>,
        {"M:fill.13", "blocks/counts.cpp: if (!(h.flags.load(",

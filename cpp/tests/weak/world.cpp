@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include "device/pin.hpp"
+
 namespace weak {
 namespace {
 
@@ -77,11 +79,11 @@ void World::begin() {
 kvshm_handle World::filling(unsigned p, std::uint32_t id, Key k, bool announced, unsigned members) {
   constexpr auto kPlain = std::memory_order_relaxed;
   word_t holders = of[p].me;
-  enter_fill(of[p], id);
+  enter(of[p], id);
   for (unsigned q = 0; q < kProcesses; q++)
     if (members >> q & 1) {
       holders |= of[q].me;
-      enter_fill(of[q], id);
+      enter(of[q], id);
     }
   hot[id].word.store(make_word(kFirst, kFilling, holders), kPlain);
   hot[id].store_key(k);
@@ -102,6 +104,11 @@ kvshm_handle World::ready(std::uint32_t id, Key k) {
   return {kFirst, id, 0};
 }
 
+void enter(Arena& a, std::uint32_t id) {
+  std::int64_t deadline = 0;
+  enter_fill(a, id, 0, &deadline);
+}
+
 World& world() {
   static World w;
   return w;
@@ -110,6 +117,8 @@ World& world() {
 }  // namespace weak
 
 namespace kvshm {
+Pin::~Pin() = default;
+Arena::Arena() = default;
 Arena::~Arena() = default;
 int reap_dead(Arena&, kvshm_reap_report*) { return 0; }
 File open_object(const Arena&, int) { return File(); }
@@ -120,6 +129,7 @@ File& File::operator=(File&& o) noexcept {
   return *this;
 }
 void File::reset(int) {}
-int lock_byte_until(int, bool, off_t, std::int64_t) { return -ETIMEDOUT; }
+int lock_byte_until(int, bool, off_t, std::int64_t, const std::atomic<bool>*) { return -ETIMEDOUT; }
+int fail(int rc, const char*, ...) { return rc; }
 int unlock_byte(int, off_t) { return 0; }
 }  // namespace kvshm
