@@ -93,7 +93,7 @@ struct DeviceWord {
     return (mark ? kMark : 0) | state << 1 | drain_ms << 8;
   }
   static constexpr std::uint32_t state(std::uint32_t w) { return w >> 1 & 7; }
-  static constexpr std::uint32_t drain_ms(std::uint32_t w) { return w >> 8; }
+  static constexpr std::uint32_t drain_ms(std::uint32_t w) { return w >> 8 ? w >> 8 : 2000; }
 };
 
 struct LeaseLine {  // single writer; a hint for the inspector
