@@ -129,6 +129,7 @@ int publish(Arena& a, kvshm_handle h) {
     return 0;
   }
   const std::uint8_t flags = a.hot[h.id].flags.load(std::memory_order_acquire);
+  // M:tentative.6
   if (!(flags & kAnnounced)) return -KVSHM_ESTATE;  // its allocator registers it
   if (!all_arrived(a, h.id) && !KVSHM_BROKEN(parts_unchecked)) return -KVSHM_EPART;
   const std::uint32_t up = a.hot[h.id].parent.load(kRelaxed);
@@ -158,6 +159,7 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
   if (!(flags & kAnnounced)) {
     KVSHM_STEP("register.claim");
     // One inserter a life: two members that register at once would make two entries.
+    // M:tentative.6
     if (hot.flags.fetch_or(kInserting, std::memory_order_acq_rel) & kInserting)
       return -KVSHM_ESTATE;
     KVSHM_STEP("register.key");

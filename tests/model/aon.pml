@@ -1,7 +1,7 @@
 /* Concern: all or nothing with roll-back.  Two allocators want both of blocks 0 and 1; a registrar
  * has private block 2 with key 1 and matches or registers it meanwhile.  Free blocks are claimed
- * first, then victims with entries untouched; who falls short gives all back, takes the allocation
- * byte, reaps the dead and tries once more.
+ * first, then victims with entries untouched; who falls short gives all back, reaps the dead, takes
+ * the allocation byte and tries once more.
  * Bounds: 3 blocks, 3 entries, 3 slots, KILLS kills (of allocators, registrar and the reapers).
  * Variants: STARTFREE blocks 0, 1 are FREE (else READY{}, indexed); SOLO no registrar, then without
  *   a kill one of the two must win; NORETRY no second try (a control with SOLO)
@@ -70,11 +70,11 @@ again:
     goto done;
 #endif
     if :: try -> goto done :: else -> try = 1 fi;                  /* M:aon.7 whatever counts say */
-    if :: KILL :: atomic { lock == NONE -> lock = p } fi;          /* M:aon.5 the allocation byte */
     atomic { w = 0; IF(dead[1 - p] && !reaped[1 - p], reaped[1 - p] = true; life = true) };
     if :: life -> REAP(STEP, 1 - p);                               /* M:aon.6 reap the dead */
                   atomic { reaped[1 - p] = false; life = false }
        :: else -> skip fi;
+    if :: KILL :: atomic { lock == NONE -> lock = p } fi;          /* M:aon.5 the allocation byte */
     goto again;
 won:
     granted++;
