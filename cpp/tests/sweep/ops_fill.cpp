@@ -161,7 +161,8 @@ std::vector<Op> fill_ops() {
              const int rc = kvshm_allocate(a, 11, nullptr, &o, h.data(), nullptr, nullptr);
              return rc == -ETIMEDOUT ? 0 : 1;
            },
-       .may_go = kAll},
+       .may_go = kAll,
+       .repeats = true},
       {.name = "register", .act = [](kvshm_arena* a, Scene&) { return put(a, key_of(600), 0); }},
       {.name = "register below a parent",
        .act =

@@ -64,7 +64,8 @@ struct Op {
   unsigned goes = 0;                            // ... or after it ended
   bool from_attach = false;                     // its steps count from its attach on
   bool spare = false;                           // it makes or removes the spare arena
-  bool alone = false;                           // not beside another operation that is held up
+  bool repeats = false;  // as often as its time allows: its first steps will do
+  bool alone = false;    // not beside another operation that is held up
 };
 
 std::vector<Op> fill_ops(), hold_ops(), object_ops(), life_ops(), reap_ops(), control_ops();
