@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string_view>
 #include <unordered_map>
 
 #include "arena/step.hpp"
@@ -71,8 +72,16 @@ void rest(long ns) {
   nanosleep(&t, nullptr);
 }
 
-void delay() {
-  if (!delays || !delays->percent(record->plan.jitter)) return;
+// Where two processes want one key they must meet in the middle of it.
+bool is_meeting(unsigned step) {
+  const std::string_view name = kvshm::kStepNames[step];
+  return name.starts_with("insert.") || name.starts_with("lookup.");
+}
+
+void delay(unsigned step) {
+  const Plan& p = record->plan;
+  const std::uint32_t chance = p.hot && is_meeting(step) ? p.jitter + 30 : p.jitter;
+  if (!delays || !delays->percent(chance)) return;
   const std::uint32_t kind = delays->below(100);
   if (kind < 40) {
     sched_yield();
@@ -94,7 +103,7 @@ void on_step(const char* name, void*) {
   if (left.load(kRelaxed) && (record->plan.step == kNoStep || record->plan.step == i) &&
       !paused() && left.fetch_sub(1, kRelaxed) == 1)
     Death::now(Way::kStep, i);
-  delay();
+  delay(i);
 }
 
 void on_alarm(int) {

@@ -38,7 +38,10 @@ void Devices::busy(const std::string& name, const std::vector<unsigned>& slots) 
 void Devices::died(const Record& r) {
   if (std::find(slots_.begin(), slots_.end(), r.slot.load()) == slots_.end()) return;
   for (const auto& t : r.transfers)
-    if (const std::uint64_t under_way = t.load()) transfers_.push_back(under_way);
+    if (const std::uint64_t under_way = t.load()) {
+      transfers_.push_back(under_way);
+      late++;
+    }
 }
 
 void Devices::write() {
@@ -52,6 +55,12 @@ void Devices::write() {
         static_cast<std::byte*>(map_) + g.data_off + transfer_block(t) * g.block_bytes;
     std::memset(block + 8 * first, 0xda, 8 * (last - first));
   }
+}
+
+std::uint64_t Devices::slots() const {
+  std::uint64_t bits = 0;
+  for (const unsigned slot : slots_) bits |= std::uint64_t{1} << slot;
+  return bits;
 }
 
 void Devices::idle() {

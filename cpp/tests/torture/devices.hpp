@@ -17,8 +17,10 @@ class Devices {
   void busy(const std::string& name, const std::vector<unsigned>& slots);
   // This process is dead: what it had under way goes on, if its slot is a busy one.
   void died(const Record& r);
-  void write();  // all that goes on
-  void idle();   // the last transfer is over: the device bytes go
+  void write();                 // all that goes on
+  std::uint64_t late = 0;       // slices that were written for the dead
+  std::uint64_t slots() const;  // a bit each
+  void idle();                  // the last transfer is over: the device bytes go
 
  private:
   kvshm::File file_;

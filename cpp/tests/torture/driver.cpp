@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "checks.hpp"
+#include "ops.hpp"
 
 namespace torture {
 namespace {
@@ -50,6 +51,7 @@ void Driver::round(const Shape& shape) {
   name_ = "torture-" + std::to_string(getpid()) + "-" + std::to_string(rounds);
   shared_.ending = shared_.opened = 0;
   drains_ = rng_.percent(4);
+  hot_ = rng_.percent(30);
   const std::uint64_t last = nursery_.deaths.kills + options_.round_kills;
   std::uint64_t next_check = nursery_.deaths.kills + options_.round_kills / 3;
   while (!over() && nursery_.deaths.kills < last) {
@@ -87,6 +89,12 @@ void Driver::fill_places(const Shape& shape) {
     if (!nursery_.alive(i)) {
       Plan p = planner_.next(shape, nursery_.deaths, !shared_.opened);
       p.device = drains_ && rng_.percent(2);
+      p.hot = hot_ && rng_.percent(85);
+      if (p.hot && !p.favourite && rng_.percent(60)) {
+        constexpr std::uint8_t kMeet[] = {kOp_allocate, kOp_share, kOp_evict, kOp_abort_fill,
+                                          kOp_acquire};
+        p.favourite = kMeet[rng_.below(5)];
+      }
       nursery_.start(i, p, shape, name_);
     }
 }
@@ -99,12 +107,12 @@ void Driver::kill_some() {
 // Rings of some slots go on writing after their process's death, until the next call.
 void Driver::busy_devices() {
   idle_devices();
-  if (rng_.percent(60)) return;
+  if (rng_.percent(40)) return;
   std::vector<unsigned> slots;
   for (std::uint32_t n = rng_.between(1, 4); n; n--)
     slots.push_back(rng_.below(options_.workers + 2));
   devices_.busy(name_, slots);
-  shared_.devices = 1;
+  shared_.devices = devices_.slots();
 }
 
 void Driver::idle_devices() {

@@ -18,6 +18,7 @@ class Driver {
   const Deaths& deaths() const { return nursery_.deaths; }
   double seconds() const;
   std::uint64_t rounds = 0, checks = 0;
+  std::uint64_t late_writes() const { return devices_.late; }
   std::string kept;  // name of the arena of a violation
 
  private:
@@ -42,6 +43,7 @@ class Driver {
   std::string name_;
   double began_, told_ = 0;
   std::uint32_t pauses_ = 0;
+  bool hot_ = false;     // this round's workers want the same two keys
   bool drains_ = false;  // this round has workers with device memory
   Devices devices_;
 };

@@ -66,7 +66,8 @@ void Hand::transfer(const Fill& f, std::uint32_t part) {
   auto& t = record.transfers[thread];
   t.store(transfer_of(f.h.id, part, f.parts), std::memory_order_relaxed);
   write_slice(kvshm_block_data(a, f.h.id), shape.block_bytes, f.key, f.h.seq, part, f.parts);
-  if (shared.devices.load(std::memory_order_relaxed) && rng.percent(4))
+  const std::uint64_t busy = shared.devices.load(std::memory_order_relaxed);
+  if (busy >> record.slot.load(std::memory_order_relaxed) & 1 && rng.percent(25))
     Death::now(Way::kAlarm, kNoStep);
   t.store(0, std::memory_order_relaxed);
 }
@@ -81,12 +82,15 @@ std::uint32_t Hand::room() const {
 
 // A few keys are wanted by all, the others by chance.
 std::uint32_t Hand::some_chain() {
+  if (record.plan.hot) return 0;
   return rng.percent(50) ? rng.below(shape.chains < 4 ? 1 : 3) : rng.below(shape.chains);
 }
 
+std::uint32_t Hand::some_place() { return rng.below(record.plan.hot ? 2 : shape.length); }
+
 block_key Hand::some_key() {
   const std::uint32_t c = some_chain();
-  return chain_key(c, rng.below(shape.length));
+  return chain_key(c, some_place());
 }
 
 void Hand::remember(std::vector<Seen>& where, const kvshm_handle& h, const block_key& key) {

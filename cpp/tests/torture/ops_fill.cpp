@@ -26,7 +26,7 @@ bool allocate(Hand& w, std::uint32_t n, kvshm_fill_options o, bool keys) {
   std::vector<block_key> k(n);
   std::vector<kvshm_handle> h(n);
   std::vector<std::uint8_t> status(n);
-  const std::uint32_t c = w.some_chain(), first = w.rng.below(w.shape.length);
+  const std::uint32_t c = w.some_chain(), first = w.some_place();
   for (std::uint32_t i = 0; i < n; i++)  // across chains where n is long
     k[i] = chain_key((c + (first + i) / w.shape.length) % w.shape.chains,
                      (first + i) % w.shape.length);

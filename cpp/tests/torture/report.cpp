@@ -101,6 +101,7 @@ int report(const Shared& s, const Options& o, std::uint64_t seed, const Driver& 
   all.number("rounds", driver.rounds);
   all.number("checks", driver.checks);
   all.number("ended_in_order", d.ended);
+  all.number("late_device_writes", driver.late_writes());
   all.number("steps_hit", hit);
   all.raw("steps_missed", list(missed));
   all.raw("by_way", by_way.done());

@@ -62,6 +62,7 @@ struct Plan {  // of one life; the driver writes it before the fork
   std::uint32_t jitter = 0;      // percent of the steps that are delayed
   std::uint8_t favourite = 0;    // an operation to be done more often; 0 = none
   std::uint8_t threads = 1;
+  bool hot = false;             // asks for two keys only
   bool helper = false;          // with the library's helper thread
   bool before_open = false;     // step counting begins before the arena is opened
   bool closes = false;          // ends in order, after a while
@@ -100,7 +101,7 @@ struct alignas(64) Record {                       // of a worker's place; lives 
 struct Shared {
   std::atomic<std::uint32_t> pause;    // odd: wait between two operations until it changes
   std::atomic<std::uint32_t> ending;   // 1: this round ends in order
-  std::atomic<std::uint32_t> devices;  // 1: rings are busy, so that it is worth dying in a transfer
+  std::atomic<std::uint64_t> devices;  // slots with busy rings: it is worth dying in a transfer
   std::atomic<std::uint32_t> opened;   // by how many lives in this round
   std::atomic<std::uint32_t> violations, told;
   char texts[kMaxViolations][320];

@@ -62,6 +62,7 @@ class Hand {
   std::uint32_t room() const;  // blocks that it may still take, of its share
   block_key some_key();
   std::uint32_t some_chain();
+  std::uint32_t some_place();
   void remember(std::vector<Seen>& where, const kvshm_handle& h, const block_key& key);
   Held take(std::vector<Held>& from);
 
