@@ -14,7 +14,7 @@ import pytest
 
 from kvshm.tools.proof import child, main, report
 from kvshm.tools.proof.progress import Progress, fraction
-from kvshm.tools.proof.stages import STAGES, Scale, Work
+from kvshm.tools.proof.stages import QUICK, STAGES, Scale, Work
 from kvshm.tools.proof.verdict import Verdict, judge
 
 KILLS, EXECUTIONS = 1000, 500
@@ -29,8 +29,8 @@ GOOD: dict[str, Any] = {
                 "by_step": {"a": 5, "b": 0, "c": 2}, "by_way": {"step": 7},
                 "by_state": {"READY": 1}, "by_operation": {"match": 3}},
     "controls": {"controls": {
-        "join_any": {"control": "join without seq", "caught_by": "torture", "kills": 5, "saw": "x"},
-        "late": {"control": "region bit late", "caught_by": "sweep", "kills": 5, "saw": "y"}}},
+        "join_any": {"control": "join without seq", "caught_by": ["torture"], "saw": {}},
+        "late": {"control": "region bit late", "caught_by": ["sweep"], "saw": {}}}},
     "fuzz": {"executions": 600, "crashes": 0, "targets": {}},
 }
 
@@ -72,7 +72,7 @@ def test_good_results_hold() -> None:
     ({"models.controls_absent": ["x"]}, "models, controls absent: x"),
     ({"models.rows": []}, "no state was searched"),
     ({"models.rows.2.as_expected": False}, "controls that nothing saw: lock file"),
-    ({"controls.controls.late.caught_by": None}, "controls that nothing saw: region bit late"),
+    ({"controls.controls.late.caught_by": []}, "controls that nothing saw: region bit late"),
     ({"fuzz.crashes": 1}, "fuzz: 1 crashes"),
     ({"fuzz.executions": 499}, "fuzz: 499 executions, wanted 500"),
 ])
@@ -89,10 +89,10 @@ def test_a_stage_that_is_missing_is_a_failure(stage: str) -> None:
 
 
 def test_a_control_that_one_side_sees_is_caught() -> None:
-    v = verdict({"controls.controls.join_any.caught_by": None})
+    v = verdict({"controls.controls.join_any.caught_by": []})
     assert v.holds, v.failures
     assert v.summary["controls_missed_in_cpp"] == ["join_any"]
-    assert not verdict({"controls.controls.join_any.caught_by": None},
+    assert not verdict({"controls.controls.join_any.caught_by": []},
                        wanted=["controls"], without="models").holds
 
 
@@ -159,6 +159,33 @@ def test_the_scale_is_that_of_the_target() -> None:
     assert Scale().kills >= 100_000 and Scale().fuzz_executions >= 10_000_000
     assert sum(stage.full for stage in STAGES.values()) <= 40 * 60
     assert sum(stage.brief for stage in STAGES.values()) <= 5 * 60
+
+
+def program(path: Path, body: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + body)
+    path.chmod(0o755)
+
+
+def test_the_controls_are_those_of_the_programs(tmp_path: Path) -> None:
+    """One that the sweep sees, one that the torture sees, one that hangs up on both."""
+    tests = tmp_path / "cpp" / "tests"
+    program(tests / "sweep", """echo '{"seen": {"A": "x", "B": "", "C": ""}, "missed": ["B", "C"]}'
+exit 1""")
+    program(tests / "kvshm_torture", """case "$*" in
+  --list) printf 'shape tiny\\ncontrol  a  A\\ncontrol  b  B\\ncontrol  c  C\\n' ;;
+  *"--control b"*) echo '{"violations": 1, "violation_texts": ["block 3"]}'; exit 1 ;;
+  *"--control c"*) exit 2 ;;
+  *) echo '{"violations": 0, "violation_texts": []}' ;;
+esac""")
+    full, brief = (STAGES["controls"].run(Work(tmp_path, tmp_path, scale), lambda line: None)
+                   for scale in (Scale(control_seconds=1), QUICK))
+    assert {name: one["caught_by"] for name, one in full["controls"].items()} == {
+        "a": ["sweep"], "b": ["torture"], "c": []}
+    assert full["controls"]["b"]["saw"] == {"torture": "block 3"}
+    assert [one["caught_by"] for one in brief["controls"].values()] == [["sweep"], [], []]
+    assert judge(["controls"], {"controls": full}, {}, 0, 0).failures == [
+        "controls that C++ did not see: c"]
 
 
 # ---- children and progress -----------------------------------------------------------------------

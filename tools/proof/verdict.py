@@ -82,9 +82,8 @@ def _controls(v: Verdict, wanted: Sequence[str], given: Mapping[str, Facts]) -> 
     missed_here = []
     for name, one in given.get("controls", {}).get("controls", {}).items():
         by = caught.setdefault(one["control"], [])
-        if one["caught_by"]:
-            by.append(one["caught_by"])
-        else:
+        by.extend(one["caught_by"])
+        if not one["caught_by"]:
             missed_here.append(name)
     missed = sorted(name for name, by in caught.items() if not by)
     v.summary |= {"controls": len(caught), "controls_caught": len(caught) - len(missed),
