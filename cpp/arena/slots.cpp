@@ -103,20 +103,40 @@ int keep_description(Arena& a, int fd) {
   return 0;
 }
 
+// "pid 1 one, pid 2 two and 3 more", within 200 characters or so.
+struct Names {
+  unsigned n = 0, left_out = 0;
+  std::string text;
+  void add(const kvshm_process& p) {
+    n++;
+    if (text.size() > 160) {
+      left_out++;
+      return;
+    }
+    text += (text.empty() ? "pid " : ", pid ") + std::to_string(p.pid) + " ";
+    text.append(p.label, strnlen(p.label, 24));
+  }
+  std::string all() const {
+    return left_out ? text + " and " + std::to_string(left_out) + " more" : text;
+  }
+};
+
 int no_slot(Arena& a) {
-  std::string who;
-  unsigned drains = 0;
+  Names hold, drain;
   for (unsigned s = 0; s < kSlots; s++) {
     kvshm_process p{};
     fill_process(a, s, &p);
-    if (p.used && !p.alive) drains++;
-    if (p.used && p.alive && who.size() < 300)
-      who += (who.empty() ? "" : ", ") + std::to_string(p.pid) + " " + p.label;
+    if (p.used) (p.alive ? hold : drain).add(p);
   }
-  return fail(-KVSHM_ENOSLOT,
-              "all %u slots of arena %s are taken (%u dead ones drain); held by pid %s; "
-              "end one of them or use a second arena",
-              kSlots, a.name.c_str(), drains, who.c_str());
+  const std::string dead = drain.n ? "; " + std::to_string(drain.n) +
+                                         " drain, dead ones for which a device may still " +
+                                         "write (" + drain.all() + "): try again in a moment"
+                                   : "";
+  const std::string live =
+      hold.n ? std::to_string(hold.n) + " are held by " + hold.all() + ": end one of them" : "";
+  return fail(-KVSHM_ENOSLOT, "all %u slots of arena %s are taken: %s%s, or use a second arena",
+              kSlots, a.name.c_str(), live.c_str(),
+              dead.c_str() + (live.empty() && !dead.empty() ? 2 : 0));
 }
 
 // Under the slot's life byte: its last owner's name still stands there.
