@@ -68,7 +68,8 @@ enum {
   KVSHM_EPENDING,        /* somebody is filling it: kvshm_wait(), then ask again */
   KVSHM_EUNSUPPORTED,    /* this host cannot do what was required (pinning, huge pages, locks) */
   KVSHM_EINUSE,          /* processes are attached: refused */
-  KVSHM_ECANCELED        /* kvshm_cancel_waits() ended, or forbids, this wait */
+  KVSHM_ECANCELED,       /* kvshm_cancel_waits() ended, or forbids, this wait */
+  KVSHM_EQUOTA           /* this process would hold more blocks than the quota it was opened with */
 };
 
 typedef struct kvshm_arena kvshm_arena;
@@ -170,11 +171,12 @@ typedef struct kvshm_options {
   uint32_t huge; /* 2 MiB pages: likewise */
   int32_t numa;
   uint32_t reap_ms; /* helper's interval; 0 = 500 */
-  uint64_t reserved[8];
+  uint64_t quota;   /* blocks that this process may hold or fill at once; 0 = no limit */
+  uint64_t reserved[7];
 } kvshm_options;
-#define KVSHM_OPTIONS_INIT                                                       \
-  {sizeof(kvshm_options),   0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, KVSHM_NUMA_AUTO, 0, \
-   {0, 0, 0, 0, 0, 0, 0, 0}}
+#define KVSHM_OPTIONS_INIT                                                        \
+  {sizeof(kvshm_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, KVSHM_NUMA_AUTO, 0, 0, \
+   {0, 0, 0, 0, 0, 0, 0}}
 
 /* Attach, or create if there is none; of several racing processes one creates, the others wait.
  * name "auto" = user + identity. Errors: -KVSHM_EIDENTITY, -KVSHM_EGEOMETRY, -KVSHM_ELAYOUT,
@@ -185,6 +187,13 @@ KVSHM_API int kvshm_create(kvshm_arena **out, const char *name,
                            const kvshm_options *opts); /* -EEXIST */
 KVSHM_API int kvshm_attach(kvshm_arena **out, const char *name,
                            const kvshm_options *opts); /* -ENOENT */
+/* Each of them takes a slot of its own, also in a process that is attached already: such a process
+ * is two to the others, and each handle has its own holds.
+ *
+ * options.quota keeps a process from holding much when it wedges (stopped, a thread that never
+ * comes back): what a living process holds is never taken from it. A block counts once, however
+ * often it is held here, and so does each one being filled. What would go beyond it is refused with
+ * -KVSHM_EQUOTA; a look-up of many keys holds what fits, and says so only if that is nothing. */
 /* Detach: waits until no other call runs and no guarded ring is left, gives back all holds and
  * leases. -EBUSY at the time-out (nothing changed; threads that wait: kvshm_cancel_waits() first).
  * The handle is dead afterwards; its use says -KVSHM_ECLOSED, as does a second close. The arena
@@ -555,40 +564,41 @@ KVSHM_API int kvshm_tick(kvshm_arena *a);
   X(blocks_inactive, "READY blocks that nobody holds: matchable and evictable") \
   X(blocks_evicting, "blocks on their way to FREE or to a new life")            \
   X(slots_used, "attached processes, dead ones not yet reaped included")
-#define KVSHM_COUNTER_FIELDS(X)                                                \
-  X(lookups_total, "keys asked for")                                           \
-  X(hits_total, "keys found and held")                                         \
-  X(misses_total, "keys not found")                                            \
-  X(pending_total, "keys found being filled")                                  \
-  X(touches_total, "uses counted for eviction")                                \
-  X(allocated_total, "blocks allocated")                                       \
-  X(alloc_refused_total, "allocations refused for want of space")              \
-  X(rollbacks_total, "allocations that claimed victims and gave them back")    \
-  X(evicted_total, "blocks evicted for an allocation")                         \
-  X(evict_steps_total, "chain steps walked to a cached leaf")                  \
-  X(removed_total, "blocks evicted on request (evict, clear, reset)")          \
-  X(registered_total, "blocks published with an index entry")                  \
-  X(duplicates_total, "blocks published as duplicates")                        \
-  X(dup_pending_total, "of these, because the key was being filled elsewhere") \
-  X(rejected_total, "blocks closed because their key was present")             \
-  X(private_total, "blocks published without an index entry")                  \
-  X(aborted_total, "fills left without being published")                       \
-  X(released_total, "holds given back")                                        \
-  X(revived_total, "last drops overtaken by a new hold")                       \
-  X(closed_total, "blocks closed at their last release")                       \
-  X(waits_total, "waits for a fill or for space")                              \
-  X(reaped_slots_total, "dead slots cleared")                                  \
-  X(reaped_holds_total, "holds of dead processes given back")                  \
-  X(reaped_fills_total, "fills of dead processes given back")                  \
-  X(copy_in_bytes_total, "bytes copied into blocks")                           \
-  X(copy_out_bytes_total, "bytes copied out of blocks")                        \
-  X(misuse_total, "calls refused because the caller held nothing of the kind") \
-  X(device_registered_total, "pieces of the data registered with a device")    \
-  X(device_foreign_total, "pieces found registered by somebody else")          \
-  X(device_refused_total, "calls to register that a device refused")           \
-  X(device_undone_total, "pieces unregistered, or gone with their device")     \
-  X(device_stuck_total, "pieces that a device would not unregister") \
-  X(foreign_attaches_total, "processes refused because they came with another identity")
+#define KVSHM_COUNTER_FIELDS(X)                                                          \
+  X(lookups_total, "keys asked for")                                                     \
+  X(hits_total, "keys found and held")                                                   \
+  X(misses_total, "keys not found")                                                      \
+  X(pending_total, "keys found being filled")                                            \
+  X(touches_total, "uses counted for eviction")                                          \
+  X(allocated_total, "blocks allocated")                                                 \
+  X(alloc_refused_total, "allocations refused for want of space")                        \
+  X(rollbacks_total, "allocations that claimed victims and gave them back")              \
+  X(evicted_total, "blocks evicted for an allocation")                                   \
+  X(evict_steps_total, "chain steps walked to a cached leaf")                            \
+  X(removed_total, "blocks evicted on request (evict, clear, reset)")                    \
+  X(registered_total, "blocks published with an index entry")                            \
+  X(duplicates_total, "blocks published as duplicates")                                  \
+  X(dup_pending_total, "of these, because the key was being filled elsewhere")           \
+  X(rejected_total, "blocks closed because their key was present")                       \
+  X(private_total, "blocks published without an index entry")                            \
+  X(aborted_total, "fills left without being published")                                 \
+  X(released_total, "holds given back")                                                  \
+  X(revived_total, "last drops overtaken by a new hold")                                 \
+  X(closed_total, "blocks closed at their last release")                                 \
+  X(waits_total, "waits for a fill or for space")                                        \
+  X(reaped_slots_total, "dead slots cleared")                                            \
+  X(reaped_holds_total, "holds of dead processes given back")                            \
+  X(reaped_fills_total, "fills of dead processes given back")                            \
+  X(copy_in_bytes_total, "bytes copied into blocks")                                     \
+  X(copy_out_bytes_total, "bytes copied out of blocks")                                  \
+  X(misuse_total, "calls refused because the caller held nothing of the kind")           \
+  X(device_registered_total, "pieces of the data registered with a device")              \
+  X(device_foreign_total, "pieces found registered by somebody else")                    \
+  X(device_refused_total, "calls to register that a device refused")                     \
+  X(device_undone_total, "pieces unregistered, or gone with their device")               \
+  X(device_stuck_total, "pieces that a device would not unregister")                     \
+  X(foreign_attaches_total, "processes refused because they came with another identity") \
+  X(quota_refused_total, "blocks refused because of the caller's own quota")
 
 #define KVSHM_STAT_MEMBER(name, text) uint64_t name;
 typedef struct kvshm_stats {

@@ -55,6 +55,8 @@ struct Arena {
   std::atomic<std::uint32_t>* counts = nullptr;  // see blocks/counts.hpp
   std::atomic<std::uint32_t> count_sleepers{0};  // threads that wait for a cell's T
   std::atomic<std::uint32_t> free_cursor{0};
+  std::uint64_t quota = 0;                // blocks held or filled at most; 0 = none
+  std::atomic<std::uint64_t> holding{0};  // counted only with a quota (blocks/quota.hpp)
   Leases leases;
   Evictor evictor;
   Waits waits;

@@ -153,6 +153,7 @@ int bring_up(Mode mode, const char* name, const kvshm_options& o, std::unique_pt
     a->name = name;
     a->path = object_path(o.dir, name);
     if (o.reap_ms) a->reap_ms = o.reap_ms;
+    a->quota = o.quota;
     int rc = 0;
     const Next next = attempt(*a, mode, o, deadline, &rc);
     if (next == Next::kDone && rc == 0) {

@@ -46,7 +46,7 @@ void write_identity(Arena& a, const kvshm_options& o) {
   r.device_memory.store(0, std::memory_order_relaxed);
   r.device_bytes.store(0, std::memory_order_relaxed);
   r.drain_until.store(0, std::memory_order_relaxed);
-  r.quota.store(0, std::memory_order_relaxed);
+  r.quota.store(a.quota, std::memory_order_relaxed);
   char name[sizeof r.label] = {};
   if (o.label && *o.label) {
     std::snprintf(name, sizeof name, "%s", o.label);

@@ -12,6 +12,7 @@
 #include "blocks/close.hpp"
 #include "blocks/counts.hpp"
 #include "blocks/futex.hpp"
+#include "blocks/quota.hpp"
 #include "evict/evict.hpp"
 #include "evict/links.hpp"
 #include "index/index.hpp"
@@ -109,6 +110,7 @@ void untake(Arena& a, const Claim& c, const std::uint32_t* ids, std::uint32_t at
   for (std::uint32_t i = n; i-- > behind;) give_back_victim(a, ids[i]);
   unclaim_free(a, behind - at, ids + at);
   for (std::uint32_t i = at; i-- > 0;) give_back(a, ids[i]);
+  quota_return(a, n - at);
   wake_space(a);
 }
 
@@ -230,8 +232,10 @@ int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& s
   Ids room(n);
   std::uint32_t* ids = room.get();
   if (!ids) return -ENOMEM;
+  if (!quota_take(a, n)) return -KVSHM_EQUOTA;
   Claim c;
   if (int rc = claim_waiting(a, n, spec, ids, &c)) {
+    quota_return(a, n);
     a.count(kStat_alloc_refused_total);
     return rc;
   }

@@ -15,7 +15,7 @@ struct FillSpec {
   bool contiguous = false;  // neighbours, where the free map has enough of them
 };
 
-// 0, -KVSHM_ENOSPACE, -ETIMEDOUT, -KVSHM_ECANCELED, -ESTALE.
+// 0, -KVSHM_ENOSPACE, -KVSHM_EQUOTA, -ETIMEDOUT, -KVSHM_ECANCELED, -ESTALE.
 int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& spec,
              kvshm_handle* out, std::uint8_t* status, kvshm_evicted* evicted);
 

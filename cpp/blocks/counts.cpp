@@ -5,6 +5,7 @@
 #include "arena/lock.hpp"
 #include "blocks/close.hpp"
 #include "blocks/futex.hpp"
+#include "blocks/quota.hpp"
 
 namespace kvshm {
 namespace {
@@ -113,7 +114,7 @@ std::uint32_t own_count(const Arena& a, std::uint32_t id) {
   return a.counts[id].load(std::memory_order_relaxed) & kCount;
 }
 
-Take take_ready(Arena& a, std::uint32_t id, bool touch) {
+Take take_ready(Arena& a, std::uint32_t id, bool touch, bool swap) {
   Cell& c = a.counts[id];
   Hot& h = a.hot[id];
   std::uint32_t v = c.load(std::memory_order_acquire);
@@ -138,7 +139,14 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
     }
     if (!KVSHM_BROKEN(region_late)) a.enter_region(id);
     word_t w = h.word.load(std::memory_order_relaxed);
-    while (is_ready(w)) {
+    const bool counted = is_ready(w);
+    if (counted && swap) {
+      quota_swap(a);
+    } else if (counted && !quota_take(a)) {
+      settle(a, c, 0);
+      return Take::kOver;
+    }
+    while (counted && is_ready(w)) {
       KVSHM_STEP("take.before");
       const word_t to = (touch ? touched(w) : w) | a.me;
       // acquire: pairs with the release of publish; the payload and the key are read after it
@@ -151,6 +159,7 @@ Take take_ready(Arena& a, std::uint32_t id, bool touch) {
         return Take::kHeld;
       }
     }
+    if (counted) quota_return(a);
     settle(a, c, 0);
     return state(w) == kFilling ? Take::kPending : Take::kMiss;
   }
@@ -176,6 +185,10 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
       settle(a, c, ok && !KVSHM_BROKEN(fill_uncounted) ? v + 1 : v);
       return ok ? 0 : -ENOENT;
     }
+    if (!quota_take(a)) {
+      settle(a, c, 0);
+      return -KVSHM_EQUOTA;
+    }
     a.enter_region(id);
     word_t w = h.word.load(std::memory_order_acquire);
     // M:counts.6
@@ -196,6 +209,7 @@ int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq) {
       leave_word(a, id, ticks);  // another life
       break;
     }
+    quota_return(a);
     settle(a, c, 0);
     return -ENOENT;
   }
@@ -215,6 +229,7 @@ int enter_fill(Arena& a, std::uint32_t id, std::uint32_t timeout_ms, std::int64_
     if (int rc = wait_settled(a, c, timeout_ms != 0, *deadline)) return rc;
     v = 0;
   }
+  if (v & kCount) quota_return(a);  // counted as a block before
   return 0;
 }
 
@@ -245,6 +260,7 @@ int give_back(Arena& a, std::uint32_t id, Ticks& ticks) {
       return settle(a, c, 0), -KVSHM_ESTATE;
     // M:counts.15
     const int rc = leave_word(a, id, ticks);
+    quota_return(a);
     // M:counts.15
     settle(a, c, 0);
     return rc;

@@ -17,14 +17,15 @@
 
 namespace kvshm {
 
-enum class Take { kHeld, kMiss, kPending };
+enum class Take { kHeld, kMiss, kPending, kOver };  // kOver: READY, but the quota forbids it
 
 // Hold `id` if it is READY. The caller then compares key or seq and calls give_back if they differ.
 // A miss, too, if another thread of this process is stopped in the midst of the block.
-Take take_ready(Arena& a, std::uint32_t id, bool touch);
-// Become a member of fill (id, seq). 0, -ENOENT, -KVSHM_ECANCELED.
+// swap: for a moment, or in place of a block that this process gives back: the quota lets it pass.
+Take take_ready(Arena& a, std::uint32_t id, bool touch, bool swap = false);
+// Become a member of fill (id, seq). 0, -ENOENT, -KVSHM_EQUOTA, -KVSHM_ECANCELED.
 int join_fill(Arena& a, std::uint32_t id, std::uint64_t seq);
-// After this thread's CAS to FILLING{me}, before anybody is told. -ETIMEDOUT, -KVSHM_ECANCELED: a
+// After this thread's CAS to FILLING{me}, before anybody is told; the quota was asked before. -ETIMEDOUT, -KVSHM_ECANCELED: a
 // thread of this process is stopped in the midst of the block; the caller gives it back without
 // having entered. The limit is *deadline, which is set from timeout_ms (0: a second) where it is 0.
 int enter_fill(Arena& a, std::uint32_t id, std::uint32_t timeout_ms, std::int64_t* deadline);

@@ -105,6 +105,7 @@ int commit_object(Arena& a, Object& o) {
 
 int get_object(Arena& a, Key key, Object* o) {
   const Found head = lookup(a, key, true);
+  if (head.how == Take::kOver) return -KVSHM_EQUOTA;
   a.count(kStat_lookups_total);
   a.count(head.how == Take::kHeld ? kStat_hits_total : kStat_misses_total);
   if (head.how != Take::kHeld) return -ENOENT;
@@ -118,13 +119,14 @@ int get_object(Arena& a, Key key, Object* o) {
     return -ENOENT;
   }
   o->committed = true;
+  bool over = false;
   try {
     derive_keys(*o, n);
     std::vector<std::uint32_t> ids(n, kNone);
     o->blocks.reserve(n);
     o->blocks.push_back(first);
     // Nobody can put another object of this key while its head is held: these are its parts.
-    match_each(a, raw(o->keys) + 1, std::uint32_t(n - 1), true, ids.data() + 1);
+    match_each(a, raw(o->keys) + 1, std::uint32_t(n - 1), true, ids.data() + 1, &over);
     for (std::size_t i = 1; i < n; i++)
       if (ids[i] != kNone)
         o->blocks.push_back({a.hot[ids[i]].seq.load(std::memory_order_relaxed), ids[i], 0});
@@ -135,6 +137,7 @@ int get_object(Arena& a, Key key, Object* o) {
   }
   if (o->blocks.size() == n) return 0;
   drop_object(a, *o);
+  if (over) return -KVSHM_EQUOTA;  // nothing is missing, it is only too large
   KVSHM_STEP("object.headless");
   evict_life(a, first);  // a head without its parts only keeps others from putting it anew
   return -ENOENT;

@@ -53,7 +53,7 @@ Verdict enter_index(Arena& a, std::uint32_t id, Key key, int policy) {
     KVSHM_STEP("register.exists");
     Hot& o = a.hot[other];
     // M:index.19 M:dup.1
-    switch (take_ready(a, other, false)) {
+    switch (take_ready(a, other, false, true)) {  // beside or in place of mine
       case Take::kHeld:
         // M:index.20 M:index.21 M:index.22 M:dup.2
         if (o.load_key() == key && !(o.flags.load(kRelaxed) & kDuplicate))
@@ -71,6 +71,7 @@ Verdict enter_index(Arena& a, std::uint32_t id, Key key, int policy) {
         }
         break;
       }
+      case Take::kOver:
       case Take::kMiss:
         break;  // EVICTING or gone: once more, then private
     }
@@ -217,6 +218,8 @@ int upgrade(Arena& a, kvshm_handle h, bool touch) {
   switch (take_ready(a, h.id, touch)) {
     case Take::kMiss:
       return -ENOENT;
+    case Take::kOver:
+      return -KVSHM_EQUOTA;
     case Take::kPending:
       return hot.seq.load(std::memory_order_acquire) == h.seq ? -KVSHM_EPENDING : -ENOENT;
     case Take::kHeld:
@@ -233,13 +236,14 @@ int upgrade(Arena& a, kvshm_handle h, bool touch) {
     if (a.in_range(primary)) {
       KVSHM_STEP("upgrade.primary");
       // M:dup.10
-      const bool held = take_ready(a, primary, touch) == Take::kHeld;
+      const Take how = take_ready(a, primary, touch);
+      const bool held = how == Take::kHeld;
       if (KVSHM_BROKEN(primary_unchecked) && held) return 0;
       // M:dup.11
       if (!held || !(a.hot[primary].load_key() == hot.load_key())) {
         if (held) give_back(a, primary);
         give_back(a, h.id);
-        return -ENOENT;
+        return how == Take::kOver ? -KVSHM_EQUOTA : -ENOENT;
       }
     }
   }

@@ -29,7 +29,7 @@ std::uint64_t evict_all(Arena& a) {
 }
 
 bool evict_key(Arena& a, Key key) {
-  const Found f = lookup(a, key, false);
+  const Found f = lookup(a, key, false, true);  // held for a moment
   if (f.how != Take::kHeld) return false;
   const std::uint64_t seq = a.hot[f.id].seq.load(std::memory_order_relaxed);
   give_back(a, f.id);

@@ -2,6 +2,7 @@
 
 #include "blocks/alloc.hpp"
 #include "blocks/counts.hpp"
+#include "blocks/quota.hpp"
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
 #include "capi/options.hpp"
@@ -32,6 +33,7 @@ int kvshm_allocate(kvshm_arena* h, uint32_t n, const kvshm_key* keys,
   if (int rc = read_fill_options(*call, n, opts, &spec)) return rc;
   if (int rc = check_keys(keys, n)) return rc;
   const int rc = allocate(*call, n, keys, spec, out, status, evicted);
+  if (rc == -KVSHM_EQUOTA) over_quota(*call);
   if (rc == -KVSHM_ENOSPACE)
     fail(rc, "no room for %u block(s) in arena %s: the rest is held, being filled or pinned", n,
          call->name.c_str());
@@ -45,7 +47,8 @@ int kvshm_fill_join(kvshm_arena* h, kvshm_handle b) {
   Call call(h);
   if (call.rc()) return call.rc();
   if (int rc = check_handle(*call, b)) return rc;
-  return join_fill(*call, b.id, b.seq);
+  const int rc = join_fill(*call, b.id, b.seq);
+  return rc == -KVSHM_EQUOTA ? over_quota(*call) : rc;
 }
 
 int kvshm_fill_begin(kvshm_arena* h, kvshm_handle b, uint32_t part) {

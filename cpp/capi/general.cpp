@@ -28,6 +28,7 @@ constexpr Text kTexts[] = {
     {KVSHM_EUNSUPPORTED, "this host cannot do what was required"},
     {KVSHM_EINUSE, "processes are attached to the arena"},
     {KVSHM_ECANCELED, "the wait was cancelled"},
+    {KVSHM_EQUOTA, "the process would hold more blocks than its quota"},
     {EINVAL, "invalid argument"},
     {ESTALE, "the arena was removed or replaced; release what you hold and open again"},
     {ENOENT, "there is none"},

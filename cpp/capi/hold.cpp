@@ -2,6 +2,7 @@
 
 #include "blocks/counts.hpp"
 #include "blocks/holds.hpp"
+#include "blocks/quota.hpp"
 #include "blocks/registration.hpp"
 #include "blocks/waiting.hpp"
 #include "capi/call.hpp"
@@ -32,6 +33,7 @@ int kvshm_acquire(kvshm_arena* h, const uint8_t key[16], uint32_t flags, kvshm_h
   if (k.none()) return fail(-EINVAL, "the key is all zero: no key");
   const bool touch = !(flags & KVSHM_NO_TOUCH);
   const Found f = lookup(a, k, touch);
+  if (f.how == Take::kOver) return over_quota(a);
   count_one(a, f.how, touch);
   if (f.how == Take::kMiss) return -ENOENT;
   const std::uint64_t seq =
@@ -47,7 +49,8 @@ int kvshm_upgrade(kvshm_arena* h, kvshm_handle b, uint32_t flags) {
   // One more hold of what is held: readers go on in a removed arena until they release.
   if (call->sb->dead.load(std::memory_order_relaxed) && !holds_ready(*call, b.id, b.seq))
     return stale(*call);
-  return upgrade(*call, b, !(flags & KVSHM_NO_TOUCH));
+  const int rc = upgrade(*call, b, !(flags & KVSHM_NO_TOUCH));
+  return rc == -KVSHM_EQUOTA ? over_quota(*call) : rc;
 }
 
 int kvshm_drop(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {

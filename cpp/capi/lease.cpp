@@ -5,6 +5,7 @@
 
 #include "blocks/counts.hpp"
 #include "blocks/lease_ops.hpp"
+#include "blocks/quota.hpp"
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
 
@@ -72,6 +73,7 @@ int kvshm_pin(kvshm_arena* h, const kvshm_handle* b, uint32_t n, uint64_t tag, k
   while (got < n && (rc = upgrade(*call, b[got], false)) == 0) got++;
   if (got == n && (rc = lease_of(*call, b, n, tag, lease)) == 0) return 0;
   Ticks ticks(*call, got);
+  if (rc == -KVSHM_EQUOTA) over_quota(*call);  // the text is of the moment
   while (got > 0) release_hold(*call, b[--got].id, ticks);
   return rc;
 }

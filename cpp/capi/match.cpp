@@ -7,6 +7,7 @@
 
 #include "blocks/counts.hpp"
 #include "blocks/lease_ops.hpp"
+#include "blocks/quota.hpp"
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
 #include "index/index.hpp"
@@ -22,9 +23,9 @@ int check(const kvshm_key* keys, std::uint32_t n, const void* ids, const kvshm_l
 
 // The ids' holds become one lease; KVSHM_NONE entries are left out of it.
 std::int64_t into_lease(Arena& a, const std::uint32_t* ids, std::uint32_t n, std::uint32_t hits,
-                        std::uint64_t tag, kvshm_lease* lease) {
+                        std::uint64_t tag, kvshm_lease* lease, bool over) {
   *lease = 0;
-  if (!hits) return 0;
+  if (!hits) return over ? over_quota(a) : 0;
   if (int rc = make_lease(a, ids, n, tag, lease)) {
     Ticks ticks(a, hits);
     for (std::uint32_t i = n; i-- > 0;)
@@ -44,9 +45,10 @@ int64_t kvshm_match_with(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint
   if (call.rc()) return call.rc();
   if (int rc = check(keys, n, ids, lease)) return rc;
   kvshm_handle first;
-  const std::uint32_t hits =
-      match_prefix(*call, keys, n, !(flags & KVSHM_NO_TOUCH), ids, pending ? pending : &first);
-  return into_lease(*call, ids, hits, hits, tag, lease);
+  bool over;
+  const std::uint32_t hits = match_prefix(*call, keys, n, !(flags & KVSHM_NO_TOUCH), ids,
+                                          pending ? pending : &first, &over);
+  return into_lease(*call, ids, hits, hits, tag, lease, over);
 }
 
 int64_t kvshm_match(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint32_t* ids,
@@ -59,8 +61,9 @@ int64_t kvshm_match_scattered(kvshm_arena* h, const kvshm_key* keys, uint32_t n,
   Call call(h);
   if (call.rc()) return call.rc();
   if (int rc = check(keys, n, ids, lease)) return rc;
-  const std::uint32_t hits = match_each(*call, keys, n, !(flags & KVSHM_NO_TOUCH), ids);
-  return into_lease(*call, ids, n, hits, tag, lease);
+  bool over;
+  const std::uint32_t hits = match_each(*call, keys, n, !(flags & KVSHM_NO_TOUCH), ids, &over);
+  return into_lease(*call, ids, n, hits, tag, lease, over);
 }
 
 int64_t kvshm_scan(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint32_t flags, uint64_t tag,
@@ -69,7 +72,8 @@ int64_t kvshm_scan(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint32_t f
   if (call.rc()) return call.rc();
   if (int rc = check(keys, n, ids, lease)) return rc;
   Arena& a = *call;
-  match_each(a, keys, n, !(flags & KVSHM_NO_TOUCH), ids);
+  bool over;
+  match_each(a, keys, n, !(flags & KVSHM_NO_TOUCH), ids, &over);
   std::uint32_t distinct = 0, i = 0;
   Ticks ticks(a, n);
   try {
@@ -91,7 +95,7 @@ int64_t kvshm_scan(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint32_t f
       if ((j < distinct || j >= i) && ids[j] != kNone) release_hold(a, ids[j], ticks);
     return -ENOMEM;
   }
-  return into_lease(a, ids, distinct, distinct, tag, lease);
+  return into_lease(a, ids, distinct, distinct, tag, lease, over);
 }
 
 int64_t kvshm_presence(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint8_t* mask) {

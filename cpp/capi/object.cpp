@@ -3,6 +3,7 @@
 #include <new>
 
 #include "blocks/objects.hpp"
+#include "blocks/quota.hpp"
 #include "capi/call.hpp"
 #include "capi/options.hpp"
 #include "device/copy.hpp"
@@ -18,12 +19,13 @@ namespace {
 
 // Runs f(kvshm_object*) on a new handle and hands it out if that says 0.
 template <class F>
-int make(kvshm_arena* h, kvshm_object** out, F f) {
+int make(Arena& a, kvshm_arena* h, kvshm_object** out, F f) {
   try {
     auto o = std::make_unique<kvshm_object>();
     o->arena = h;
     const int rc = f(o->object);
     if (rc == 0) *out = o.release();
+    if (rc == -KVSHM_EQUOTA) over_quota(a);
     return rc;
   } catch (const std::bad_alloc&) {
     return -ENOMEM;
@@ -53,7 +55,7 @@ int kvshm_object_create(kvshm_arena* h, const uint8_t key[16], uint64_t bytes,
   FillSpec spec;
   if (int rc = read_fill_options(*call, 0, opts, &spec)) return rc;
   spec.parts = 1;
-  return make(h, out,
+  return make(*call, h, out,
               [&](Object& o) { return create_object(*call, Key::load(key), bytes, spec, &o); });
 }
 
@@ -69,7 +71,7 @@ int kvshm_object_get(kvshm_arena* h, const uint8_t key[16], kvshm_object** out) 
   if (call.rc()) return call.rc();
   if (!key || !out || Key::load(key).none()) return -EINVAL;
   *out = nullptr;
-  return make(h, out, [&](Object& o) { return get_object(*call, Key::load(key), &o); });
+  return make(*call, h, out, [&](Object& o) { return get_object(*call, Key::load(key), &o); });
 }
 
 uint64_t kvshm_object_bytes(const kvshm_object* o) { return o ? o->object.bytes : 0; }

@@ -36,7 +36,7 @@ int open_as(Mode mode, kvshm_arena** out, const char* name, const kvshm_options*
   *out = nullptr;
   kvshm_options o = KVSHM_OPTIONS_INIT;
   if (opts) {
-    if (opts->size < offsetof(kvshm_options, reserved) || opts->size > 4096)
+    if (opts->size < offsetof(kvshm_options, quota) || opts->size > 4096)
       return fail(-EINVAL, "kvshm_options.size is %zu, wanted %zu: use KVSHM_OPTIONS_INIT",
                   opts->size, sizeof o);
     std::memcpy(&o, opts, opts->size < sizeof o ? opts->size : sizeof o);

@@ -45,8 +45,9 @@ struct Found {
   std::uint64_t seq = 0;  // of a pending fill
 };
 
-// Acquire, then compare the whole key. kHeld: one hold on a primary. kPending: id, seq.
-Found lookup(Arena& a, Key key, bool touch);
+// Acquire, then compare the whole key. kHeld: one hold on a primary. kPending: id, seq. swap: as
+// for take_ready.
+Found lookup(Arena& a, Key key, bool touch, bool swap = false);
 // The same, trying `guess` (from prefetch_block) before the buckets.
 Found lookup_at(Arena& a, Key key, bool touch, std::uint32_t guess);
 // Guess without holding: bit 0 READY, bit 1 FILLING.

@@ -63,12 +63,12 @@ void touch_frequency(Arena& a, Hot& h) {
 namespace {
 
 // True: found, held.
-inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, Found* found) {
+inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, bool swap, Found* found) {
   Hot& h = a.hot[id];
   // Both lines at once: the locked operation on the count would hold back the second miss.
   __builtin_prefetch(&h, 1);
   __builtin_prefetch(&a.counts[id], 1);
-  switch (take_ready(a, id, touch)) {
+  switch (take_ready(a, id, touch, swap)) {
     case Take::kHeld:
       // The entry may be stale and the block reused, even as a duplicate of this very key, whose
       // release would drop a primary that was never taken: that is a miss, too.
@@ -96,6 +96,9 @@ inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, Found* fo
       if (h.load_key() == key) *found = {Take::kPending, id, seq};
       return false;
     }
+    case Take::kOver:  // READY, and most likely of this key; a look would need a hold
+      *found = {Take::kOver, id, 0};
+      return true;
     case Take::kMiss:
       return false;
   }
@@ -104,15 +107,16 @@ inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, Found* fo
 
 }  // namespace
 
-Found lookup(Arena& a, Key key, bool touch) {
+Found lookup(Arena& a, Key key, bool touch, bool swap) {
   Found found;
-  each_candidate(a, key, [&](std::uint32_t id) { return try_block(a, id, key, touch, &found); });
+  each_candidate(a, key,
+                 [&](std::uint32_t id) { return try_block(a, id, key, touch, swap, &found); });
   return found;
 }
 
 Found lookup_at(Arena& a, Key key, bool touch, std::uint32_t guess) {
   Found found;
-  if (guess != kNone && try_block(a, guess, key, touch, &found)) return found;
+  if (guess != kNone && try_block(a, guess, key, touch, false, &found)) return found;
   return lookup(a, key, touch);
 }
 

@@ -40,13 +40,15 @@ void count(Arena& a, const MatchCounts& c, bool touch) {
 }  // namespace
 
 std::uint32_t match_prefix(Arena& a, const kvshm_key* keys, std::uint32_t n, bool touch,
-                           std::uint32_t* ids, kvshm_handle* pending) {
+                           std::uint32_t* ids, kvshm_handle* pending, bool* over) {
   MatchCounts c;
+  *over = false;
   *pending = {0, KVSHM_NONE, 0};
   Pipeline line(a, keys, n);
   for (std::uint32_t i = 0; i < n; i++) {
     const Found f = line.look(i, touch);
     if (f.how != Take::kHeld) {
+      *over = f.how == Take::kOver;
       if (f.how == Take::kPending) *pending = {f.seq, f.id, 0};
       c.misses += f.how == Take::kMiss;
       c.pending += f.how == Take::kPending;
@@ -60,12 +62,14 @@ std::uint32_t match_prefix(Arena& a, const kvshm_key* keys, std::uint32_t n, boo
 }
 
 std::uint32_t match_each(Arena& a, const kvshm_key* keys, std::uint32_t n, bool touch,
-                         std::uint32_t* ids) {
+                         std::uint32_t* ids, bool* over) {
   MatchCounts c;
+  *over = false;
   Pipeline line(a, keys, n);
   for (std::uint32_t i = 0; i < n; i++) {
     const Found f = line.look(i, touch);
     ids[i] = f.how == Take::kHeld ? f.id : kNone;
+    *over |= f.how == Take::kOver;
     c.hits += f.how == Take::kHeld;
     c.misses += f.how == Take::kMiss;
     c.pending += f.how == Take::kPending;

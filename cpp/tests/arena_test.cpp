@@ -85,7 +85,7 @@ TEST(Arena, OptionsAreChecked) {
       -ENOSPC);
   // A caller's smaller struct of an older release is fine: what it lacks is 0.
   kvshm_options o = options({});
-  o.size = offsetof(kvshm_options, reserved);
+  o.size = offsetof(kvshm_options, quota);
   ASSERT_EQ(kvshm_create(&a, name.c_str(), &o), 0) << kvshm_last_error();
   kvshm_arena* b = nullptr;
   EXPECT_EQ(kvshm_create(&b, name.c_str(), &o), -EEXIST);

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         NoSlot,
         NoSpace,
         NoSpaceInTime,
+        OverQuota,
         PermissionDenied,
         TimedOut,
         Unsupported,
@@ -82,7 +83,7 @@ _HOME = {
     "kvshm.errors":
         "ArenaDamaged ArenaExists ArenaNotFound ArenaNotReady ArenaReplaced Busy Cancelled Closed "
         "Error Forked IdentityMismatch InvalidArgument LayoutMismatch Misuse NoSlot NoSpace "
-        "NoSpaceInTime PermissionDenied TimedOut Unsupported",
+        "NoSpaceInTime OverQuota PermissionDenied TimedOut Unsupported",
     "kvshm.fill": "Fill",
     "kvshm.guards":
         "CompleteBlock ImmutableBlock MutableBlock WeakBlock match_blocks mutable_blocks "
@@ -155,6 +156,7 @@ __all__ = [
     "NoSlot",
     "NoSpace",
     "NoSpaceInTime",
+    "OverQuota",
     "Object",
     "ObjectFill",
     "PermissionDenied",

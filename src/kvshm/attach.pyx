@@ -64,7 +64,7 @@ cdef class _Options:
         self.c = kvshm_options_init()
 
     def __init__(self, size, block_bytes, blocks, identity, dir, label, group, pin, huge, numa,
-                 helper, reap_interval):
+                 helper, reap_interval, quota):
         self.c.bytes = as_size(size, "size")
         self.c.block_bytes = as_size(block_bytes, "block_bytes")
         self.c.blocks = as_size(blocks, "blocks")
@@ -83,6 +83,7 @@ cdef class _Options:
         except (KeyError, TypeError, OverflowError):
             raise InvalidArgument(
                 f"numa: expected a node or one of {sorted(_NUMA)}, got {numa!r}") from None
+        self.c.quota = as_size(quota, "quota")
         self.c.flags = 0 if helper else KVSHM_NO_HELPER
         self.c.reap_ms = <uint32_t>max(1, min(60000, int(reap_interval * 1000)))
 

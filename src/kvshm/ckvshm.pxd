@@ -14,6 +14,7 @@ cdef extern from "kvshm.h" nogil:
     int KVSHM_ECLOSED, KVSHM_EFORKED, KVSHM_ELAYOUT, KVSHM_EIDENTITY, KVSHM_EGEOMETRY
     int KVSHM_ENOTREADY, KVSHM_ENOSLOT, KVSHM_ENOSPACE, KVSHM_ENOTMINE, KVSHM_ESTATE
     int KVSHM_EPART, KVSHM_EPENDING, KVSHM_EUNSUPPORTED, KVSHM_EINUSE, KVSHM_ECANCELED
+    int KVSHM_EQUOTA
     int KVSHM_EXTRA_SALT, KVSHM_EXTRA_ADAPTER, KVSHM_EXTRA_MEDIA, KVSHM_EXTRA_GROUP
     int KVSHM_EXTRA_OTHER
     int KVSHM_AUTO, KVSHM_REQUIRE, KVSHM_OFF, KVSHM_UNKNOWN_WEIGHTS
@@ -93,6 +94,7 @@ cdef extern from "kvshm.h" nogil:
         uint32_t huge
         int32_t numa
         uint32_t reap_ms
+        uint64_t quota
 
     int kvshm_open(kvshm_arena **out, const char *name, const kvshm_options *opts)
     int kvshm_create(kvshm_arena **out, const char *name, const kvshm_options *opts)

@@ -43,6 +43,7 @@ class Arena(Attachment):
         numa: int | str = "auto",
         helper: bool = True,
         reap_interval: float = 0.5,
+        quota: int = 0,
         timeout: float = 10.0,
     ) -> Self: ...
     @classmethod

@@ -47,7 +47,7 @@ cdef class Arena(Attachment):
     @classmethod
     def open(cls, name="auto", *, size=0, block_bytes=0, identity=None, dir=None, blocks=0,
              label=None, group=None, pin="auto", huge="auto", numa="auto", helper=True,
-             reap_interval=0.5, timeout=10.0):
+             reap_interval=0.5, quota=0, timeout=10.0):
         """Attach to the arena `name`, or create it if there is none.
 
         name: [a-z0-9][a-z0-9_-]*, or "auto": this user and this identity.
@@ -57,14 +57,17 @@ cdef class Arena(Attachment):
         label: this process's name in the inspector. group: share with this group (mode 0660).
         pin, huge: "auto" tries, "require" raises Unsupported, "off". numa: "auto", "interleave" or
         a node. helper: a thread that gives back what dead processes held, every `reap_interval`
-        seconds; without it call tick() about twice a second.
+        seconds; without it call tick() about twice a second. quota: blocks that this process may
+        hold or fill at once, 0 = no limit; beyond it OverQuota, a NoSpace. A look-up of many keys
+        holds what fits, and raises only if that is nothing.
 
         Raises IdentityMismatch, LayoutMismatch (also another block size), ArenaNotReady, NoSlot,
         NoSpace (the mount is too small), PermissionDenied, Unsupported.
         """
         return connect(cls, "open", name, timeout, size=size, block_bytes=block_bytes,
                        identity=identity, dir=dir, blocks=blocks, label=label, group=group,
-                       pin=pin, huge=huge, numa=numa, helper=helper, reap_interval=reap_interval)
+                       pin=pin, huge=huge, numa=numa, helper=helper, reap_interval=reap_interval,
+                       quota=quota)
 
     @classmethod
     def create(cls, name="auto", **options):

@@ -26,6 +26,7 @@ __all__ = [
     "NoSlot",
     "NoSpace",
     "NoSpaceInTime",
+    "OverQuota",
     "PermissionDenied",
     "TimedOut",
     "Unsupported",
@@ -57,6 +58,10 @@ class ArenaNotReady(Error):
 
 class NoSpace(Error):
     """No block to be had: all are held, pinned or being filled. Also a mount that is too small."""
+
+
+class OverQuota(NoSpace):
+    """This process would hold more blocks than the quota it was opened with."""
 
 
 class Busy(Error):
@@ -135,6 +140,7 @@ _OWN: tuple[type[Error], ...] = (
     Unsupported,  # EUNSUPPORTED
     Busy,  # EINUSE
     Cancelled,  # ECANCELED
+    OverQuota,  # EQUOTA
 )
 _BY_CODE: dict[int, type[Error]] = {10001 + i: cls for i, cls in enumerate(_OWN)} | {
     errno.EINVAL: InvalidArgument,

@@ -165,6 +165,8 @@ def _processes(found: list[dict[str, Any]], data_bytes: int, color: bool) -> str
             state += f", {p['condition']}"
         state += ", device busy" if p["device_busy"] else ""
         state += ", draining" if p["draining"] else ""
+        if p["quota_blocks"]:
+            state += f", {p['held_blocks'] + p['filling_blocks']} of {p['quota_blocks']} blocks"
         c = p["counters"]
         rows.append([str(p["slot"]), str(p["pid"]), text.clean(p["label"]), state,
                      text.age(max(0, now - p["attached_at"])), str(p["held_blocks"]),

@@ -42,6 +42,7 @@ class Process:
     held_blocks: int = 0
     filling_blocks: int = 0
     evicting_blocks: int = 0
+    quota_blocks: int = 0
     leases: int = 0
     locked_bytes: int | None = None
     counters: dict[str, int] = field(default_factory=dict)
@@ -105,6 +106,7 @@ def processes(view: View, words: Array) -> list[Process]:
             not alive and int(record["drain_until"]) > now, *_device(record),
             int(record["attached_at"]), start, ns, epoch & 0xFFFFFFFF if epoch >> 32 else None,
             int(held[slot]), int(filling[slot]), int(evicting[slot]),
+            int(record["quota"]),
             int(np.count_nonzero(record["leases"]["count"])), locked,
             {name: int(value) for name, value in zip(names, record["stats"], strict=False)}))
     return found
