@@ -101,6 +101,10 @@ struct Arena {
     // M:slots.4
     w.fetch_or(bit, std::memory_order_seq_cst);
   }
+  bool in_region(std::uint32_t id) const {
+    const std::uint32_t r = id / kRegionBlocks;
+    return my_regions[r / 64].load(std::memory_order_relaxed) >> (r % 64) & 1;
+  }
   ~Arena();
 };
 

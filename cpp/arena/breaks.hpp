@@ -21,6 +21,7 @@ inline constexpr BreakInfo kBreaks[] = {
 };
 
 bool broken(Break b);
+bool broken_at_all();
 // For this process and those it forks. False: no control of that name.
 bool set_broken(const char* name, bool on);
 
@@ -28,4 +29,7 @@ bool set_broken(const char* name, bool on);
 #define KVSHM_BROKEN(name) (__builtin_expect(::kvshm::broken(::kvshm::Break::name), 0))
 #else
 #define KVSHM_BROKEN(name) false
+namespace kvshm {
+constexpr bool broken_at_all() { return false; }
+}  // namespace kvshm
 #endif

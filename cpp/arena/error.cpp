@@ -7,6 +7,7 @@
 #include "kvshm.h"
 
 namespace kvshm {
+thread_local constinit ThreadState thread_state __attribute__((tls_model("initial-exec")));
 namespace {
 thread_local char message[640];
 std::atomic<kvshm_log_fn> log_fn{nullptr};
@@ -18,11 +19,11 @@ int fail(int code, const char* format, ...) {
   va_start(args, format);
   std::vsnprintf(message, sizeof message, format, args);
   va_end(args);
+  thread_state.has_error = true;
   return code;
 }
 
-const char* last_error() { return message; }
-void forget_error() { message[0] = 0; }
+const char* last_error() { return thread_state.has_error ? message : ""; }
 
 void log_line(int level, const char* format, ...) {
   kvshm_log_fn fn = log_fn.load(std::memory_order_acquire);

@@ -6,8 +6,9 @@
 #include <new>
 
 namespace kvshm {
+constinit std::atomic<std::uint32_t> fork_count{0};
+
 namespace {
-std::atomic<std::uint32_t> generation{0};
 // relaxed: set under the claim mutex, which the fork holds
 std::atomic<void (*)()> child_hook{nullptr};
 // Never destroyed: helper threads may outlive static destructors.
@@ -17,15 +18,13 @@ std::mutex* mutex = new (storage) std::mutex;
 void before() { mutex->lock(); }
 void in_parent() { mutex->unlock(); }
 void in_child() {
-  generation.fetch_add(1, std::memory_order_relaxed);
+  fork_count.fetch_add(1, std::memory_order_relaxed);
   if (auto* fn = child_hook.load(std::memory_order_relaxed)) fn();
   mutex->unlock();  // the thread that forked has locked it: its copy here is this one
 }
 }  // namespace
 
 std::mutex& claim_mutex() { return *mutex; }
-
-std::uint32_t fork_generation() { return generation.load(std::memory_order_relaxed); }
 
 void on_fork_in_child(void (*fn)()) { child_hook.store(fn, std::memory_order_relaxed); }
 

@@ -196,6 +196,12 @@ int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t
     const std::int64_t left = deadline - now_ms();
     if (left <= 0) return -ETIMEDOUT;
     KVSHM_STEP("space.sleep");
+    // What changed meanwhile may be my own roll-back, or that of another who waits: neither is news,
+    // and they would keep each other awake.
+    if (space.load(std::memory_order_seq_cst) != f) {
+      sleep_ms(left < 2 ? unsigned(left) : 2);
+      continue;
+    }
     // M:wait.3
     futex_wait(&space, f, left < 50 ? unsigned(left) : 50);
   }

@@ -46,7 +46,8 @@ constexpr word_t make_word(std::uint64_t seq, State s, word_t h) {
   return gen_bits(seq) | (word_t{s} << kStateShift) | h;
 }
 constexpr word_t touched(word_t w) {  // clock + 1, saturating at 3
-  return (w & kClockMask) == kClockMask ? w : w + (word_t{1} << kClockShift);
+  // without a branch: it would wait for the word to come from memory
+  return w + (word_t{(w & kClockMask) != kClockMask} << kClockShift);
 }
 constexpr bool is_ready(word_t w) { return (state(w) & 3) == kReady; }  // READY or READY_LAST
 static_assert(is_ready(word_t{kReadyLast} << kStateShift) &&

@@ -12,6 +12,7 @@
 
 #include "arena/arena.hpp"
 #include "arena/fork.hpp"
+#include "arena/solo.hpp"
 
 namespace kvshm {
 class Closing;
@@ -31,6 +32,7 @@ struct kvshm_arena {
   std::unique_ptr<kvshm::Arena> impl;
   std::unique_ptr<kvshm::Closing> taking_down;  // a close that a device keeps waiting
   kvshm_arena* next = nullptr;                  // of all that were ever opened
+  alignas(64) kvshm::Solo solo;
   Stripe stripes[16];
 };
 
@@ -47,8 +49,6 @@ class Call {
  public:
   explicit Call(kvshm_arena* h, Dead dead = Dead::kRefuse) : errno_(errno) {
     forget_error();  // a text is of the last call, never of one before it
-    static std::atomic<unsigned> next{0};
-    static thread_local const unsigned stripe = next.fetch_add(1, std::memory_order_relaxed) % 16;
     if (!h || h->magic.load(std::memory_order_relaxed) != kvshm_arena::kAlive) {
       rc_ = fail(-EINVAL, "not an arena handle");
       return;
@@ -57,11 +57,18 @@ class Call {
       rc_ = fail(-KVSHM_EFORKED, "this arena was attached before a fork: attach anew in the child");
       return;
     }
-    calls_ = &h->stripes[stripe].calls;
+    // By the thread's own address: threads do not share a line.
+    const auto address = reinterpret_cast<std::uintptr_t>(&thread_state);
+    calls_ = &h->stripes[address * 0x9e3779b97f4a7c15u >> 60].calls;
     // seq_cst: either close sees this call, or the call sees `closing`
     calls_->fetch_add(1, std::memory_order_seq_cst);
     if (h->closing.load(std::memory_order_seq_cst)) {
       rc_ = fail(-KVSHM_ECLOSED, "the arena handle is closed");
+      return;
+    }
+    if (!h->solo.share(&thread_state, kSoloLimitMs)) {
+      rc_ = fail(-ETIMEDOUT, "another thread of this process did not come out of its call in %u ms",
+                 kSoloLimitMs);
       return;
     }
     a_ = h->impl.get();
@@ -77,11 +84,21 @@ class Call {
   Arena* operator->() const { return a_; }
 
  private:
+  static constexpr std::uint32_t kSoloLimitMs =
+      10000;  // over it, that thread is stopped or starved
   Arena* a_ = nullptr;
   std::atomic<std::int64_t>* calls_ = nullptr;
   int rc_ = 0;
   int errno_;
 };
+
+// A call that is made alone (arena/solo.hpp), if this thread can; solo.leave() ends it. Who owns the
+// handle's bias knows it for a handle.
+[[gnu::always_inline]] inline bool enter_alone(kvshm_arena* h) {
+  if (!h || h->fork_generation != fork_generation() || !h->solo.enter(&thread_state)) return false;
+  forget_error();
+  return true;
+}
 
 // A struct that a caller passes begins with its size.
 template <class T>

@@ -6,6 +6,7 @@
 #include "blocks/registration.hpp"
 #include "blocks/waiting.hpp"
 #include "capi/call.hpp"
+#include "index/alone.hpp"
 #include "index/index.hpp"
 
 using namespace kvshm;
@@ -20,11 +21,8 @@ void count_one(Arena& a, Take how, bool touch) {
   if (how == Take::kHeld && touch) a.count(kStat_touches_total);
 }
 
-}  // namespace
-
-extern "C" {
-
-int kvshm_acquire(kvshm_arena* h, const uint8_t key[16], uint32_t flags, kvshm_handle* out) {
+[[gnu::noinline]] int acquire(kvshm_arena* h, const std::uint8_t* key, uint32_t flags,
+                              kvshm_handle* out) {
   Call call(h);
   if (call.rc()) return call.rc();
   if (!key || !out) return -EINVAL;
@@ -42,18 +40,7 @@ int kvshm_acquire(kvshm_arena* h, const uint8_t key[16], uint32_t flags, kvshm_h
   return f.how == Take::kHeld ? 0 : -KVSHM_EPENDING;
 }
 
-int kvshm_upgrade(kvshm_arena* h, kvshm_handle b, uint32_t flags) {
-  Call call(h, Dead::kAllow);
-  if (call.rc()) return call.rc();
-  if (int rc = check_handle(*call, b)) return rc;
-  // One more hold of what is held: readers go on in a removed arena until they release.
-  if (call->sb->dead.load(std::memory_order_relaxed) && !holds_ready(*call, b.id, b.seq))
-    return stale(*call);
-  const int rc = upgrade(*call, b, !(flags & KVSHM_NO_TOUCH));
-  return rc == -KVSHM_EQUOTA ? over_quota(*call) : rc;
-}
-
-int kvshm_drop(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
+[[gnu::noinline]] int drop(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
   if (n && !b) return -EINVAL;
@@ -68,6 +55,52 @@ int kvshm_drop(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
     if (rc) first = misuse(a, rc);
   }
   return first;
+}
+
+[[gnu::noinline]] int acquire_after(kvshm_arena* h, std::uint32_t stale, const std::uint8_t* key,
+                                    kvshm_handle* out) {
+  {
+    Call call(h, Dead::kAllow);
+    if (call.rc()) return call.rc();
+    // M:core.4 M:index.4
+    give_back(*call, stale);
+  }
+  return acquire(h, key, 0, out);
+}
+
+}  // namespace
+
+extern "C" {
+
+int kvshm_acquire(kvshm_arena* h, const uint8_t key[16], uint32_t flags, kvshm_handle* out) {
+  if (key && out && !flags && enter_alone(h)) [[likely]] {
+    std::uint32_t stale = kNone;
+    const bool held = lookup_alone(*h->impl, key, out, &stale);
+    h->solo.leave();
+    if (held) return 0;
+    if (stale != kNone) return acquire_after(h, stale, key, out);
+  }
+  return acquire(h, key, flags, out);
+}
+
+int kvshm_upgrade(kvshm_arena* h, kvshm_handle b, uint32_t flags) {
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  if (int rc = check_handle(*call, b)) return rc;
+  // One more hold of what is held: readers go on in a removed arena until they release.
+  if (call->sb->dead.load(std::memory_order_relaxed) && !holds_ready(*call, b.id, b.seq))
+    return stale(*call);
+  const int rc = upgrade(*call, b, !(flags & KVSHM_NO_TOUCH));
+  return rc == -KVSHM_EQUOTA ? over_quota(*call) : rc;
+}
+
+int kvshm_drop(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
+  if (b && n == 1 && enter_alone(h)) [[likely]] {
+    const bool dropped = release_alone(*h->impl, b);
+    h->solo.leave();
+    if (dropped) return 0;
+  }
+  return drop(h, b, n);
 }
 
 int kvshm_handle_of(kvshm_arena* h, uint32_t id, kvshm_handle* out) {

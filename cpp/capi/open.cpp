@@ -55,6 +55,7 @@ int open_as(Mode mode, kvshm_arena** out, const char* name, const kvshm_options*
     std::unique_ptr<kvshm_arena> shell(new kvshm_arena);
     shell->fork_generation = fork_generation();
     rc = bring_up(mode, name, o, &shell->impl);
+    if (rc == 0 && shell->impl->quota) shell->solo.never();  // the short way counts no quota
     if (rc == 0) *out = keep(shell.release());
   } catch (const std::bad_alloc&) {
     rc = fail(-ENOMEM, "out of memory");
@@ -124,7 +125,8 @@ int kvshm_close(kvshm_arena* h, uint32_t timeout_ms) {
   }
   if (h->closing.exchange(true, std::memory_order_seq_cst) && !h->taking_down)
     return -KVSHM_ECLOSED;
-  while (!h->taking_down && calls_running(h)) {
+  bool ended = false;
+  while (!h->taking_down && (!(ended = ended || h->solo.end(1)) || calls_running(h))) {
     if (now_ms() >= deadline) {
       h->closing.store(false, std::memory_order_seq_cst);
       errno = saved;

@@ -26,10 +26,12 @@ namespace kvshm {
 struct Spot {  // the two buckets of a key and its tag
   std::uint64_t b1, b2, tag;
 };
+inline std::uint64_t bucket_of(std::uint64_t half, std::uint64_t buckets) {
+  return std::uint64_t(static_cast<unsigned __int128>(half) * buckets >> 64);
+}
+inline std::uint32_t tag_of(Key k) { return std::uint32_t(k.lo) & 0x7fffffff; }
 inline Spot spot_of(Key k, std::uint64_t buckets) {
-  using u128 = unsigned __int128;
-  return {std::uint64_t(u128(k.lo) * buckets >> 64), std::uint64_t(u128(k.hi) * buckets >> 64),
-          k.lo & 0x7fffffff};
+  return {bucket_of(k.lo, buckets), bucket_of(k.hi, buckets), tag_of(k)};
 }
 
 namespace entry {
@@ -66,6 +68,9 @@ void erase_tentative(Arena& a, std::uint32_t id, Key key);
 
 // One more use: the aged touch count, saturating at 15, so that hot blocks are not written.
 void touch_frequency(Arena& a, Hot& h);
-unsigned frequency(std::uint32_t freq_depth, std::uint32_t epoch);
+inline unsigned frequency(std::uint32_t freq_depth, std::uint32_t epoch) {
+  const unsigned behind = ((epoch & 15) - (freq_depth >> 4 & 15)) & 15;
+  return behind > 3 ? 0 : (freq_depth & 15) >> behind;
+}
 
 }  // namespace kvshm

@@ -1,3 +1,6 @@
+#include <bit>
+
+#include "index/bucket.hpp"
 #include "index/index.hpp"
 
 namespace kvshm {
@@ -13,11 +16,11 @@ bool each_candidate(Arena& a, Key key, F f) {
   const Spot s = spot_of(key, a.nbuckets);
   __builtin_prefetch(bucket(a, s.b2));
   for (unsigned side = 0; side < (s.b1 == s.b2 ? 1u : 2u); side++) {
-    auto* e = bucket(a, side ? s.b2 : s.b1);
-    for (unsigned i = 0; i < kIndexWays; i++) {
+    const auto* e = bucket(a, side ? s.b2 : s.b1);
+    for (unsigned bits = with_tag(e, std::uint32_t(s.tag)); bits; bits &= bits - 1) {
       // acquire: pairs with the release that committed it, so the key behind it is complete
       // M:core.1 M:index.1
-      const std::uint64_t v = e[i].load(std::memory_order_acquire);
+      const std::uint64_t v = e[std::countr_zero(bits)].load(std::memory_order_acquire);
       if ((v >> 32) != s.tag || !std::uint32_t(v)) continue;  // tentative has bit 63: no match
       if (a.in_range(entry::id(v)) && f(entry::id(v))) return true;
     }
@@ -42,11 +45,6 @@ std::uint32_t prefetch_block(Arena& a, Key key) {
     return true;
   });
   return first;
-}
-
-unsigned frequency(std::uint32_t fd, std::uint32_t epoch) {
-  const unsigned behind = ((epoch & 15) - (fd >> 4 & 15)) & 15;
-  return behind > 3 ? 0 : (fd & 15) >> behind;
 }
 
 void touch_frequency(Arena& a, Hot& h) {

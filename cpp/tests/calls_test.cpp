@@ -389,6 +389,28 @@ TEST(Waiting, TimeOutsAreKept) {
   EXPECT_EQ(kvshm_wait(b, h, 1000), -ENOENT);  // over without it, at once
 }
 
+// Half of what is asked for is there: it is claimed and given back at every try, which must not wake
+// who waits, neither itself nor each other.
+TEST(Waiting, ForMoreThanThereIsTakesLittleTime) {
+  Pool pool({.blocks = 8});
+  const handles_t held = fill_blocks(pool.a, 6);
+  std::vector<std::thread> waiters;
+  std::vector<double> used(2);
+  for (unsigned i = 0; i < used.size(); i++)
+    waiters.emplace_back([&, i] {
+      handles_t h(4);
+      auto o = sized<kvshm_fill_options>();
+      o.timeout_ms = 500;
+      EXPECT_EQ(kvshm_allocate(pool.a, 4, nullptr, &o, h.data(), nullptr, nullptr), -ETIMEDOUT);
+      timespec t;
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+      used[i] = double(t.tv_sec) * 1e3 + double(t.tv_nsec) / 1e6;
+    });
+  for (auto& w : waiters) w.join();
+  for (double ms : used) EXPECT_LT(ms, 100) << "of 500 ms";
+  EXPECT_EQ(abort_fills(pool.a, held), 0);
+}
+
 TEST(Waiting, AWaiterIsWokenNotPolled) {
   Pool pool({.blocks = 2});
   // The waiter's slice is 30 ms: woken in the middle of one it is back well before its end.

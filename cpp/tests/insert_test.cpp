@@ -145,7 +145,7 @@ TEST_F(InsertTest, AKeyThatOnlyLooksAlikeIsNoRival) {
   give_back(y);
 }
 
-TEST_F(InsertTest, SixteenPlacesAreFilledEvenlyThenItIsFull) {
+TEST_F(InsertTest, SixteenPlacesAreFilledThenItIsFull) {
   const Spot s = spot_of(kKey, a.nbuckets);
   std::vector<std::uint32_t> ids;
   std::uint32_t other = kNone;
@@ -158,7 +158,11 @@ TEST_F(InsertTest, SixteenPlacesAreFilledEvenlyThenItIsFull) {
       used[0] += a.index[s.b1 * kIndexWays + j].load() != 0;
       used[1] += a.index[s.b2 * kIndexWays + j].load() != 0;
     }
-    ASSERT_LE(used[0] > used[1] ? used[0] - used[1] : used[1] - used[0], 1u);
+    // The first bucket up to its half, then the emptier one.
+    // The first bucket to its half; then the emptier one, which the second is until they are even.
+    const unsigned apart = used[0] > used[1] ? used[0] - used[1] : used[1] - used[0];
+    ASSERT_TRUE(used[1] == 0 ? used[0] <= 5 : used[1] < 4 || apart <= 1)
+        << i << ": " << used[0] << ", " << used[1];
   }
   const Key late{kKey.lo, kKey.hi ^ 16};
   ids.push_back(filling(late));

@@ -157,7 +157,7 @@ std::vector<Op> fill_ops() {
            [](kvshm_arena* a, Scene&) {
              handles_t h(11);
              auto o = sized<kvshm_fill_options>();
-             o.timeout_ms = 3;
+             o.timeout_ms = 15;
              const int rc = kvshm_allocate(a, 11, nullptr, &o, h.data(), nullptr, nullptr);
              return rc == -ETIMEDOUT ? 0 : 1;
            },

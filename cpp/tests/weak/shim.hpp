@@ -3,6 +3,7 @@
 // there becomes a class of the same size whose accesses go to weak/memory.cpp with their order and
 // their line. The sources themselves are the library's, unchanged.
 #pragma once
+#define KVSHM_EVERY_ACCESS 1
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>

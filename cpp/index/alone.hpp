@@ -1,0 +1,102 @@
+// Look-up + hold, and release, of one READY block by a thread that is alone (arena/solo.hpp): the
+// transitions of lookup() and give_back() for the case that nearly always holds, inline and in so
+// few instructions that the processor has the memory accesses of the next call under way before
+// this one ends. At a million blocks that is what counts.
+//
+// False: nothing has changed, and the general way decides; but a look-up may have taken a block that
+// has another key by now (*stale): the caller gives it back.
+#pragma once
+#include <bit>
+
+#include "arena/breaks.hpp"
+#include "arena/solo.hpp"
+#include "blocks/close.hpp"
+#include "blocks/counts.hpp"
+#include "index/bucket.hpp"
+#include "index/index.hpp"
+
+namespace kvshm {
+
+// One more use, as touch_frequency(); inline also where the epoch has changed, since a call that may
+// happen makes every look-up save registers.
+[[gnu::always_inline]] inline void touch_alone(Arena& a, Hot& h) {
+  const std::uint32_t fd = h.freq_depth.load(std::memory_order_relaxed);
+  const std::uint32_t epoch = a.sb->age_epoch.load(std::memory_order_relaxed) & 15;
+  std::uint32_t to = fd + ((fd & 15) != 15);
+  if ((fd >> 4 & 15) != epoch) [[unlikely]]
+    to = (fd & ~0xffu) | epoch << 4 | (frequency(fd, epoch) + (frequency(fd, epoch) != 15));
+  KVSHM_STEP("touch.frequency");
+  h.freq_depth.store(to, std::memory_order_relaxed);
+}
+
+[[gnu::always_inline]] inline bool lookup_alone(Arena& a, const std::uint8_t* key,
+                                                kvshm_handle* out, std::uint32_t* stale) {
+  const Key k = Key::load(key);
+  if (a.sb->dead.load(std::memory_order_relaxed) || k.none() || broken_at_all()) return false;
+  const auto* e = a.index + bucket_of(k.lo, a.nbuckets) * kIndexWays;
+  unsigned bits = with_tag(e, tag_of(k));
+  if (!bits) [[unlikely]] {
+    e = a.index + bucket_of(k.hi, a.nbuckets) * kIndexWays;
+    bits = with_tag(e, tag_of(k));
+    if (!bits) return false;
+  }
+  // acquire, and the whole key is compared below: as in lookup()
+  // M:core.1 M:index.1
+  const std::uint64_t v = e[std::countr_zero(bits)].load(std::memory_order_acquire);
+  const std::uint32_t id = entry::id(v);
+  if (!a.in_range(id)) return false;
+  Hot& h = a.hot[id];
+  if (a.counts[id].load(std::memory_order_relaxed)) return false;
+  word_t w = h.word.load(std::memory_order_relaxed);
+  if (!is_ready(w) || !a.in_region(id)) return false;
+  KVSHM_STEP("take.before");
+  // acquire: pairs with the release of publish
+  // M:fill.14 M:core.2 M:index.2 M:word.1 M:counts.12 M:slots.5
+  if (!h.word.compare_exchange_strong(w, touched(w) | a.me, std::memory_order_acq_rel))
+    return false;
+  KVSHM_STEP("take.taken");
+  a.counts[id].store(1, std::memory_order_relaxed);
+  // M:core.3 M:index.3
+  if (h.load_key() == Key::load(key) && !(h.flags.load(std::memory_order_relaxed) & kDuplicate))
+      [[likely]] {
+    touch_alone(a, h);
+    auto* stats = a.mine->stats;
+    bump(stats[kStat_lookups_total]);
+    bump(stats[kStat_hits_total]);
+    bump(stats[kStat_touches_total]);
+    out->seq = h.seq.load(std::memory_order_relaxed);
+    out->id = id;
+    out->zero = 0;
+    return true;
+  }
+  *stale = id;
+  return false;
+}
+
+[[gnu::always_inline]] inline bool release_alone(Arena& a, const kvshm_handle* b) {
+  if (!a.in_range(b->id) || broken_at_all()) return false;
+  auto& count = a.counts[b->id];
+  Hot& h = a.hot[b->id];
+  if (count.load(std::memory_order_relaxed) != 1) return false;
+  word_t w = h.word.load(std::memory_order_acquire);
+  // In the state READY my bit means a hold; a life number 0 is no block's.
+  if (state(w) != kReady || !(w & a.me) || h.seq.load(std::memory_order_relaxed) != b->seq)
+    return false;
+  const word_t others = w & kHolderMask & ~a.me;
+  if (!others)  // relaxed: a stamp is a hint
+    h.stamp.store(a.sb->tick.fetch_add(1, std::memory_order_relaxed) + 1,
+                  std::memory_order_relaxed);
+  KVSHM_STEP("leave.bit");
+  // release: my reads of the payload are over before somebody may evict the block
+  // M:fill.15 M:core.13 M:word.2
+  if (!h.word.compare_exchange_strong(w, w & ~a.me, std::memory_order_acq_rel)) return false;
+  KVSHM_STEP("leave.left");
+  count.store(0, std::memory_order_relaxed);
+  // seq_cst, as in wake_space(): we see the waiter, or it sees the block
+  if (!others && (a.sb->space.load(std::memory_order_seq_cst) & 1)) [[unlikely]]
+    wake_space(a);
+  bump(a.mine->stats[kStat_released_total]);
+  return true;
+}
+
+}  // namespace kvshm
