@@ -29,7 +29,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRepeating = 250;
+constexpr int kRepeating = 900;
 
 struct Options {
   bool brief = false;
