@@ -87,9 +87,10 @@ namespace kvshm {
     h.stamp.store(a.sb->tick.fetch_add(1, std::memory_order_relaxed) + 1,
                   std::memory_order_relaxed);
   KVSHM_STEP("leave.bit");
-  // release: my reads of the payload are over before somebody may evict the block
+  // release: my reads of the payload are over before somebody may evict the block. seq_cst: who
+  // waits for space sees it, or we its bit, as in leave_word().
   // M:fill.15 M:core.13 M:word.2
-  if (!h.word.compare_exchange_strong(w, w & ~a.me, std::memory_order_acq_rel)) return false;
+  if (!h.word.compare_exchange_strong(w, w & ~a.me, std::memory_order_seq_cst)) return false;
   KVSHM_STEP("leave.left");
   count.store(0, std::memory_order_relaxed);
   // seq_cst, as in wake_space(): we see the waiter, or it sees the block
