@@ -53,6 +53,8 @@ struct Arena {
 
   // private to the process
   std::atomic<std::uint32_t>* counts = nullptr;  // see blocks/counts.hpp
+  std::atomic<std::uint32_t> regions_entered{0};
+  std::atomic<bool> in_all_regions{false};       // enter_region() has nothing left to do
   std::atomic<std::uint32_t> count_sleepers{0};  // threads that wait for a cell's T
   std::atomic<std::uint32_t> free_cursor{0};
   std::uint64_t quota = 0;                // blocks held or filled at most; 0 = none
@@ -99,7 +101,11 @@ struct Arena {
     if (w.load(std::memory_order_relaxed) & bit) return;
     KVSHM_STEP("region.set");
     // M:slots.4
-    w.fetch_or(bit, std::memory_order_seq_cst);
+    const std::uint64_t before = w.fetch_or(bit, std::memory_order_seq_cst);
+    // relaxed: who still sees false looks at the bit
+    if (!(before & bit) && regions_entered.fetch_add(1, std::memory_order_relaxed) + 1 ==
+                               (nblocks + kRegionBlocks - 1) / kRegionBlocks)
+      in_all_regions.store(true, std::memory_order_relaxed);
   }
   bool in_region(std::uint32_t id) const {
     const std::uint32_t r = id / kRegionBlocks;

@@ -79,6 +79,7 @@ int kvshm_acquire(kvshm_arena* h, const uint8_t key[16], uint32_t flags, kvshm_h
     h->solo.leave();
     if (held) return 0;
     if (stale != kNone) return acquire_after(h, stale, key, out);
+    return acquire(h, key, 0, out);  // flags, said again: they need no register until here
   }
   return acquire(h, key, flags, out);
 }

@@ -40,7 +40,7 @@ void identity(Feed& f, std::uint8_t key[32]) {
   }
   id.block_tokens = f.one_in(8) ? std::uint32_t(f.odd()) : 1u << f.below(11);
   id.epoch = f.byte();
-  id.flags = f.one_in(8) ? f.byte() : KVSHM_UNKNOWN_WEIGHTS;
+  id.flags = f.one_in(8) ? f.byte() : std::uint32_t(KVSHM_UNKNOWN_WEIGHTS);
   if (f.one_in(16)) id.size = f.odd() % (sizeof id + 1);
   std::uint8_t mark[16], again[32], mark_again[16];
   const int rc = kvshm_identity_derive(&id, key, mark);

@@ -21,18 +21,19 @@ namespace kvshm {
 // happen makes every look-up save registers.
 [[gnu::always_inline]] inline void touch_alone(Arena& a, Hot& h) {
   const std::uint32_t fd = h.freq_depth.load(std::memory_order_relaxed);
-  const std::uint32_t epoch = a.sb->age_epoch.load(std::memory_order_relaxed) & 15;
-  std::uint32_t to = fd + ((fd & 15) != 15);
-  if ((fd >> 4 & 15) != epoch) [[unlikely]]
-    to = (fd & ~0xffu) | epoch << 4 | (frequency(fd, epoch) + (frequency(fd, epoch) != 15));
+  const std::uint32_t epoch = a.sb->age_epoch.load(std::memory_order_relaxed);
+  std::uint32_t to = fd + 1;
+  if (!(to & 15)) to = fd;  // saturated
+  if ((fd ^ epoch << 4) & 0xf0) [[unlikely]]
+    to = aged_touch(fd, epoch);
   KVSHM_STEP("touch.frequency");
   h.freq_depth.store(to, std::memory_order_relaxed);
 }
 
 [[gnu::always_inline]] inline bool lookup_alone(Arena& a, const std::uint8_t* key,
                                                 kvshm_handle* out, std::uint32_t* stale) {
-  const Key k = Key::load(key);
-  if (a.sb->dead.load(std::memory_order_relaxed) || k.none() || broken_at_all()) return false;
+  const Key k = Key::load(key);  // no key (zero) is found to be none below: no block has it
+  if (a.sb->dead.load(std::memory_order_relaxed) || broken_at_all()) return false;
   const auto* e = a.index + bucket_of(k.lo, a.nbuckets) * kIndexWays;
   unsigned bits = with_tag(e, tag_of(k));
   if (!bits) [[unlikely]] {
@@ -48,7 +49,8 @@ namespace kvshm {
   Hot& h = a.hot[id];
   if (a.counts[id].load(std::memory_order_relaxed)) return false;
   word_t w = h.word.load(std::memory_order_relaxed);
-  if (!is_ready(w) || !a.in_region(id)) return false;
+  if (!is_ready(w) || !(a.in_all_regions.load(std::memory_order_relaxed) || a.in_region(id)))
+    return false;
   KVSHM_STEP("take.before");
   // acquire: pairs with the release of publish
   // M:fill.14 M:core.2 M:index.2 M:word.1 M:counts.12 M:slots.5

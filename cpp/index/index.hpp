@@ -72,5 +72,9 @@ inline unsigned frequency(std::uint32_t freq_depth, std::uint32_t epoch) {
   const unsigned behind = ((epoch & 15) - (freq_depth >> 4 & 15)) & 15;
   return behind > 3 ? 0 : (freq_depth & 15) >> behind;
 }
+inline std::uint32_t aged_touch(std::uint32_t fd, std::uint32_t epoch) {
+  const unsigned n = frequency(fd, epoch);
+  return (fd & ~0xffu) | (epoch & 15) << 4 | (n < 15 ? n + 1 : 15);
+}
 
 }  // namespace kvshm

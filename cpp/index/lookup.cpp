@@ -50,9 +50,7 @@ std::uint32_t prefetch_block(Arena& a, Key key) {
 void touch_frequency(Arena& a, Hot& h) {
   // relaxed load and store: two processes may lose a touch; the count is a hint
   const std::uint32_t fd = h.freq_depth.load(std::memory_order_relaxed);
-  const std::uint32_t epoch = a.sb->age_epoch.load(std::memory_order_relaxed) & 15;
-  const unsigned n = frequency(fd, epoch);
-  const std::uint32_t to = (fd & ~0xffu) | epoch << 4 | (n < 15 ? n + 1 : 15);
+  const std::uint32_t to = aged_touch(fd, a.sb->age_epoch.load(std::memory_order_relaxed));
   if (to == fd) return;
   KVSHM_STEP("touch.frequency");
   h.freq_depth.store(to, std::memory_order_relaxed);

@@ -31,7 +31,7 @@ std::vector<std::string> traces() {
   return all;
 }
 
-std::string found_in(const std::string& program, bool found) {
+[[maybe_unused]] std::string found_in(const std::string& program, bool found) {
   std::string names;
   for (const auto& t : traces())
     if ((program.find(t) != std::string::npos) == found) names += t + " ";
