@@ -15,9 +15,9 @@ from libc.stdint cimport int64_t, uint32_t
 from kvshm.ckvshm cimport (KVSHM_AUTO, KVSHM_ECLOSED, KVSHM_EFORKED, KVSHM_ENOTREADY,
                            KVSHM_NO_HELPER, KVSHM_NUMA_AUTO, KVSHM_NUMA_INTERLEAVE, KVSHM_OFF,
                            KVSHM_REQUIRE, KVSHM_UNKNOWN_WEIGHTS, kvshm_arena, kvshm_attach,
-                           kvshm_auto_name, kvshm_close, kvshm_create, kvshm_get_info, kvshm_identity,
-                           kvshm_identity_init, kvshm_info, kvshm_open, kvshm_options, kvshm_options_init,
-                           kvshm_remove)
+                           kvshm_auto_name, kvshm_close, kvshm_create, kvshm_get_info,
+                           kvshm_identity, kvshm_identity_init, kvshm_info, kvshm_open,
+                           kvshm_options, kvshm_options_init, kvshm_remove)
 from kvshm.convert cimport as_size, deadline_in, fail, now, slice_ms
 
 from kvshm.errors import Closed, InvalidArgument

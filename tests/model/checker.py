@@ -1,8 +1,9 @@
 """Run one row of the model table: spin, gcc, the search, and the verdict.
 
 A row is checked exhaustively, or, where it says `compact`, by hash compaction: states are told
-apart by a hash, so that some are missed (1 in 850 of a million, measured); its verdict says so.  A control must fail in the check that the row
-names; failing anywhere else, or passing, is not as expected.
+apart by a hash, so that some are missed (1 in 850 of a million, measured); its verdict says so.
+A control must fail in the check that the row names; failing anywhere else, or passing, is not as
+expected.
 """
 
 from __future__ import annotations

@@ -164,7 +164,8 @@ def read_hashes(path: Path = HASHES) -> dict[str, dict[str, str]]:
 def write_hashes(code: Sides, model: Sides, path: Path = HASHES) -> None:
     key = lambda m: (m.split(".")[0], int(m.split(".")[1]))  # noqa: E731
     lines = [
-        f'"{m}" = {{ code = "{digest(code[m]) if m in code else ""}", model = "{digest(model[m])}" }}'
+        f'"{m}" = {{ code = "{digest(code[m]) if m in code else ""}", '
+        f'model = "{digest(model[m])}" }}'
         for m in sorted(model, key=key)
     ]
     head = "# Written by tests/model/marks.py --bless, after both sides were compared.\n"

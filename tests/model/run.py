@@ -57,7 +57,8 @@ def write_table(path: Path, results: list[Result], seconds: float, jobs: int) ->
     """The measured table that docs/ keeps."""
     passed = sum(r.row.expect == "ok" for r in results)
     head = [
-        "Spin models of the protocol (tests/model), sequentially consistent; exhaustive where not said.",
+        "Spin models of the protocol (tests/model), sequentially consistent; exhaustive where "
+        "not said.",
         f"{passed} configurations must pass, {len(results) - passed} negative controls must fail;",
         f"{sum(r.as_expected for r in results)} of {len(results)} came out as expected in"
         f" {seconds:.0f} s, {jobs} at a time. Written by tests/model/run.py --out.",

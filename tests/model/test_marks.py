@@ -12,7 +12,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import marks  # noqa: E402
-from marks import HERE, ROOT, code_sides, doc_marks, doc_rows, model_sides, read_hashes  # noqa: E402
+from marks import (  # noqa: E402
+    HERE, ROOT, code_sides, doc_marks, doc_rows, model_sides, read_hashes,
+)
 
 
 def test_code_models_docs_and_hashes_agree() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.building import ROOT, UNOPTIMISED, clean_environment, make_venv, pip, run
 
-PARTS = ["CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cpp", "include", "src",
-         "tools"]
+PARTS = ["CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cpp", "include",
+         "licenses", "src", "tools"]
 
 LOOK = """\
 import ctypes, json, os

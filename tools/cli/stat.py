@@ -171,7 +171,8 @@ def _processes(found: list[dict[str, Any]], data_bytes: int, color: bool) -> str
         rows.append([str(p["slot"]), str(p["pid"]), text.clean(p["label"]), state,
                      text.age(max(0, now - p["attached_at"])), str(p["held_blocks"]),
                      str(p["filling_blocks"]), str(p["leases"]), _device(p, data_bytes),
-                     str(c.get("lookups_total", 0)), str(c.get("hits_total", 0)), str(c.get("allocated_total", 0))])
+                     *(str(c.get(name, 0))
+                       for name in ("lookups_total", "hits_total", "allocated_total"))])
     if not rows:
         return ""
     head = ["SLOT", "PID", "LABEL", "STATE", "SINCE", "HELD", "FILLING", "LEASES", "DEVICE",

@@ -36,7 +36,8 @@ class Process(c.Structure):
         "slot", "used", "alive", "device_busy", "draining", "self")), ("pid", c.c_int32),
         ("uid", c.c_uint32), ("start_time", c.c_uint64), ("attached_at", c.c_uint64),
         ("pid_ns", c.c_uint64), ("label", c.c_char * 64), ("device_bytes", c.c_uint64),
-        ("device_state", c.c_uint32), ("device_memory", c.c_uint32)]
+        ("device_state", c.c_uint32), ("device_memory", c.c_uint32),
+        ("with_identity", c.c_uint32), ("epoch", c.c_uint32)]
 
 
 class Handle(c.Structure):
