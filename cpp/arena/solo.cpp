@@ -10,6 +10,8 @@
 namespace kvshm {
 namespace {
 
+constexpr std::chrono::microseconds kNap{20};
+
 bool membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
 
 bool can_be_alone() {
@@ -35,15 +37,20 @@ bool Solo::claim_or_end(const void* me, std::uint32_t limit_ms) {
 bool Solo::end(std::uint32_t limit_ms) {
   using std::chrono::milliseconds;
   const auto until = std::chrono::steady_clock::now() + milliseconds(limit_ms);
-  std::unique_lock<std::timed_mutex> lock(ending_, std::defer_lock);
-  if (!lock.try_lock_until(until)) return false;
+  // Tried, not waited for: ThreadSanitizer does not know how a timed_mutex is locked by the clock.
+  std::unique_lock<std::mutex> lock(ending_, std::try_to_lock);
+  while (!lock.owns_lock()) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(kNap);
+    lock.try_lock();
+  }
   if (state_.load(std::memory_order_relaxed) == kEnded) return true;
   state_.store(kEnding, std::memory_order_seq_cst);
   if (!membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return false;
   // acquire: pairs with leave()
   while (calls_.load(std::memory_order_acquire)) {
     if (std::chrono::steady_clock::now() >= until) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    std::this_thread::sleep_for(kNap);
   }
   state_.store(kEnded, std::memory_order_release);
   return true;

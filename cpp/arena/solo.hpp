@@ -69,7 +69,7 @@ class Solo {
   std::atomic<const void*> owner_{nullptr};
   std::atomic<std::uint32_t> state_{kAlone};
   std::atomic<std::uint32_t> calls_{0};  // of the owner alone
-  std::timed_mutex ending_;
+  std::mutex ending_;
 };
 
 // A counter with one writer.

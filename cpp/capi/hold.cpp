@@ -1,5 +1,6 @@
 #include <errno.h>
 
+#include "blocks/close.hpp"
 #include "blocks/counts.hpp"
 #include "blocks/holds.hpp"
 #include "blocks/quota.hpp"
@@ -68,6 +69,12 @@ void count_one(Arena& a, Take how, bool touch) {
   return acquire(h, key, 0, out);
 }
 
+[[gnu::noinline]] int wake_after(kvshm_arena* h) {
+  Call call(h, Dead::kAllow);
+  if (!call.rc()) wake_space(*call);
+  return 0;
+}
+
 }  // namespace
 
 extern "C" {
@@ -97,8 +104,10 @@ int kvshm_upgrade(kvshm_arena* h, kvshm_handle b, uint32_t flags) {
 
 int kvshm_drop(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
   if (b && n == 1 && enter_alone(h)) [[likely]] {
-    const bool dropped = release_alone(*h->impl, b);
+    bool waited_for = false;
+    const bool dropped = release_alone(*h->impl, b, &waited_for);
     h->solo.leave();
+    if (waited_for) return wake_after(h);
     if (dropped) return 0;
   }
   return drop(h, b, n);

@@ -3,6 +3,9 @@
 // few instructions that the processor has the memory accesses of the next call under way before
 // this one ends. At a million blocks that is what counts.
 //
+// No function is called here, not even where it would be rare: a call that may happen makes every
+// one save registers. What is left to do is told to the caller: *stale, *waited_for.
+//
 // False: nothing has changed, and the general way decides; but a look-up may have taken a block that
 // has another key by now (*stale): the caller gives it back.
 #pragma once
@@ -10,15 +13,13 @@
 
 #include "arena/breaks.hpp"
 #include "arena/solo.hpp"
-#include "blocks/close.hpp"
 #include "blocks/counts.hpp"
 #include "index/bucket.hpp"
 #include "index/index.hpp"
 
 namespace kvshm {
 
-// One more use, as touch_frequency(); inline also where the epoch has changed, since a call that may
-// happen makes every look-up save registers.
+// One more use, as touch_frequency().
 [[gnu::always_inline]] inline void touch_alone(Arena& a, Hot& h) {
   const std::uint32_t fd = h.freq_depth.load(std::memory_order_relaxed);
   const std::uint32_t epoch = a.sb->age_epoch.load(std::memory_order_relaxed);
@@ -75,7 +76,8 @@ namespace kvshm {
   return false;
 }
 
-[[gnu::always_inline]] inline bool release_alone(Arena& a, const kvshm_handle* b) {
+[[gnu::always_inline]] inline bool release_alone(Arena& a, const kvshm_handle* b,
+                                                 bool* waited_for) {
   if (!a.in_range(b->id) || broken_at_all()) return false;
   auto& count = a.counts[b->id];
   Hot& h = a.hot[b->id];
@@ -96,8 +98,7 @@ namespace kvshm {
   KVSHM_STEP("leave.left");
   count.store(0, std::memory_order_relaxed);
   // seq_cst, as in wake_space(): we see the waiter, or it sees the block
-  if (!others && (a.sb->space.load(std::memory_order_seq_cst) & 1)) [[unlikely]]
-    wake_space(a);
+  *waited_for = !others && (a.sb->space.load(std::memory_order_seq_cst) & 1);
   bump(a.mine->stats[kStat_released_total]);
   return true;
 }
