@@ -23,7 +23,7 @@ class Scale:
     fuzz_executions: int = 10_000_000
     control_seconds: int = 10  # of the torture, each
     torture_seconds: int = 1200  # limits: together the stages end within 40 minutes
-    fuzz_seconds: int = 1100
+    fuzz_seconds: int = 1300
     brief: bool = False
 
 
