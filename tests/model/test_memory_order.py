@@ -24,7 +24,8 @@ def atomics(path: str) -> set[str]:
             r"\s*(?:alignas\(\d+\) )?std::atomic<[\w:\s*]+>\s*([^()]+)$", statement, re.S
         ):
             for name in m[1].split(","):
-                found.add(f"{struct}." + re.findall(r"\w+", name)[0].rstrip("_"))
+                field = re.findall(r"\w+", name)[0].rstrip("_")
+                found.add(f"{struct}.{field}")
     return found
 
 
@@ -40,7 +41,8 @@ def documented() -> list[tuple[str, list[str]]]:
 
 def test_every_shared_atomic_has_its_row() -> None:
     wanted = set().union(*map(atomics, LAYOUT + OWN))
-    assert {"Hot.word", "Cold.parts", "Superblock.marks_tail", "Arena.free_map", "Solo.calls"} <= wanted
+    assert {"Hot.word", "Cold.parts", "Superblock.marks_tail", "Arena.free_map"} <= wanted
+    assert "Solo.calls" in wanted
     assert len(wanted) > 50
     assert {name for name, _ in documented()} == wanted
 
