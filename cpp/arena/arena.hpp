@@ -92,13 +92,17 @@ struct Arena {
     // relaxed: a figure; the line belongs to this process alone
     if (n) mine->stats[s].fetch_add(n, std::memory_order_relaxed);
   }
+  bool in_region(std::uint32_t id) const {
+    const std::uint32_t r = id / kRegionBlocks;
+    return my_regions[r / 64].load(std::memory_order_relaxed) >> (r % 64) & 1;
+  }
   // Before the first compare-and-swap of this process in a region, so that whoever reaps it finds
   // the region. seq_cst: the reaper must not see the word bit without this one.
   void enter_region(std::uint32_t id) {
+    if (in_region(id)) return;
     const std::uint32_t r = id / kRegionBlocks;
     auto& w = my_regions[r / 64];
     const std::uint64_t bit = std::uint64_t{1} << (r % 64);
-    if (w.load(std::memory_order_relaxed) & bit) return;
     KVSHM_STEP("region.set");
     // M:slots.4
     const std::uint64_t before = w.fetch_or(bit, std::memory_order_seq_cst);
@@ -106,10 +110,6 @@ struct Arena {
     if (!(before & bit) && regions_entered.fetch_add(1, std::memory_order_relaxed) + 1 ==
                                (nblocks + kRegionBlocks - 1) / kRegionBlocks)
       in_all_regions.store(true, std::memory_order_relaxed);
-  }
-  bool in_region(std::uint32_t id) const {
-    const std::uint32_t r = id / kRegionBlocks;
-    return my_regions[r / 64].load(std::memory_order_relaxed) >> (r % 64) & 1;
   }
   ~Arena();
 };

@@ -84,8 +84,8 @@ class Call {
   Arena* operator->() const { return a_; }
 
  private:
-  static constexpr std::uint32_t kSoloLimitMs =
-      10000;  // over it, that thread is stopped or starved
+  // Over it, that thread is stopped or starved.
+  static constexpr std::uint32_t kSoloLimitMs = 10000;
   Arena* a_ = nullptr;
   std::atomic<std::int64_t>* calls_ = nullptr;
   int rc_ = 0;

@@ -10,14 +10,14 @@ inline std::atomic<std::uint64_t>* bucket(Arena& a, std::uint64_t b) {
   return a.index + b * kIndexWays;
 }
 
-// Calls f(entry value) for each committed entry with the key's tag until it says stop.
+// Calls f(id) for each committed entry with the key's tag until it says stop.
 template <class F>
 bool each_candidate(Arena& a, Key key, F f) {
   const Spot s = spot_of(key, a.nbuckets);
   __builtin_prefetch(bucket(a, s.b2));
   for (unsigned side = 0; side < (s.b1 == s.b2 ? 1u : 2u); side++) {
     const auto* e = bucket(a, side ? s.b2 : s.b1);
-    for (unsigned bits = with_tag(e, std::uint32_t(s.tag)); bits; bits &= bits - 1) {
+    for (unsigned bits = with_tag(e, tag_of(key)); bits; bits &= bits - 1) {
       // acquire: pairs with the release that committed it, so the key behind it is complete
       // M:core.1 M:index.1
       const std::uint64_t v = e[std::countr_zero(bits)].load(std::memory_order_acquire);

@@ -295,19 +295,8 @@ TEST(Crash, Reap) {
     Child dying([&](Wire&) {
       kvshm_arena* a = attach(s.pool.name);
       CHILD_CHECK(a);
-      std::uint32_t ids[4];
-      kvshm_lease lease;
-      CHILD_CHECK(kvshm_match(a, raw(s.cached), 2, ids, &lease) == 2);
-      const keys_t keys = keys_of(900, 2);
-      handles_t h(2);
-      CHILD_CHECK(kvshm_allocate(a, 2, raw(keys), nullptr, h.data(), nullptr, nullptr) == 0);
-      CHILD_CHECK(kvshm_fill_join(a, s.fill) == 0);
-      kvshm_handle dup;
-      auto o = sized<kvshm_fill_options>();
-      o.flags = KVSHM_QUIET;
-      CHILD_CHECK(kvshm_allocate(a, 1, raw(s.held_key), &o, &dup, nullptr, nullptr) == 0);
-      write_payload(a, dup.id, s.held_key);
-      CHILD_CHECK(kvshm_register(a, &dup, 1, nullptr, KVSHM_ALLOW, nullptr, nullptr) == 1);
+      if (int rc = hold_and_fill(a, s)) return rc;
+      if (int rc = hold_a_duplicate(a, s)) return rc;
       kvshm::set_step_hook(
           [](const char* name, void*) {  // and in the middle of an eviction
             if (std::strcmp(name, "close.unkeyed") == 0) die();

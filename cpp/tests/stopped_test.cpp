@@ -191,13 +191,7 @@ TEST(Stopped, Reaping) {
     Child dying([&](Wire&) {
       kvshm_arena* a = attach(s.pool.name);
       CHILD_CHECK(a);
-      std::uint32_t ids[4];
-      kvshm_lease lease;
-      CHILD_CHECK(kvshm_match(a, raw(s.cached), 2, ids, &lease) == 2);
-      const keys_t keys = keys_of(900, 2);
-      handles_t h(2);
-      CHILD_CHECK(kvshm_allocate(a, 2, raw(keys), nullptr, h.data(), nullptr, nullptr) == 0);
-      CHILD_CHECK(kvshm_fill_join(a, s.fill) == 0);
+      if (int rc = hold_and_fill(a, s)) return rc;
       raise(SIGKILL);
       return 0;
     });

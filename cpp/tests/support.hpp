@@ -129,6 +129,31 @@ class Child {
     }                                                                                 \
   } while (0)
 
+// What the children of the kill tests die with. A scene has a chain `cached`, a `held_key`, a shared
+// `fill`. Two blocks of the chain held, two fills, a membership of the shared fill:
+template <class Scene>
+int hold_and_fill(kvshm_arena* a, Scene& s) {
+  std::uint32_t ids[4];
+  kvshm_lease lease;
+  CHILD_CHECK(kvshm_match(a, raw(s.cached), 2, ids, &lease) == 2);
+  const keys_t keys = keys_of(900, 2);
+  handles_t h(2);
+  CHILD_CHECK(kvshm_allocate(a, 2, raw(keys), nullptr, h.data(), nullptr, nullptr) == 0);
+  CHILD_CHECK(kvshm_fill_join(a, s.fill) == 0);
+  return 0;
+}
+// And a duplicate of the held key.
+template <class Scene>
+int hold_a_duplicate(kvshm_arena* a, Scene& s) {
+  kvshm_handle dup;
+  auto o = sized<kvshm_fill_options>();
+  o.flags = KVSHM_QUIET;
+  CHILD_CHECK(kvshm_allocate(a, 1, raw(s.held_key), &o, &dup, nullptr, nullptr) == 0);
+  write_payload(a, dup.id, s.held_key);
+  CHILD_CHECK(kvshm_register(a, &dup, 1, nullptr, KVSHM_ALLOW, nullptr, nullptr) == 1);
+  return 0;
+}
+
 std::int64_t now_ms();
 
 // A scope in which `fn` runs at every step point of the library.
