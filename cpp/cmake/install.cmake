@@ -10,7 +10,8 @@ else()
   set(_namelink "")
 endif()
 install(TARGETS kvshm EXPORT kvshmTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ${_namelink})
-install(FILES ${PROJECT_SOURCE_DIR}/include/kvshm.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h")
 
 # Ours, and the notices that go with what is linked into the library. In a wheel they lie where
 # Python's packages have them (license-files in pyproject.toml).

@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support import headers
 
 HERE = Path(__file__).resolve().parent
-HEADER = HERE.parents[1] / "include" / "kvshm.h"
 PEDANTIC = ["-pedantic-errors", "-Wall", "-Wextra", "-Werror"]
 
 
@@ -21,15 +21,24 @@ def run(*command: object, **options: object) -> str:
 
 @pytest.mark.parametrize("language, standard", [
     ("c", "c99"), ("c", "c17"), ("c++", "c++11"), ("c++", "c++20")])
-def test_header_stands_alone(language: str, standard: str, tmp_path: Path) -> None:
-    source = tmp_path / "alone"
-    source.write_text(f'#include "{HEADER}"\n')
-    run("cc", "-x", language, f"-std={standard}", *PEDANTIC, "-fsyntax-only", source)
+def test_each_header_stands_alone(language: str, standard: str, tmp_path: Path) -> None:
+    assert "kvshm.h" in headers.NAMES
+    for name in headers.NAMES:
+        source = tmp_path / "alone"
+        source.write_text(f'#include "{headers.FOLDER / name}"\n')
+        run("cc", "-x", language, f"-std={standard}", *PEDANTIC, "-fsyntax-only", source)
+
+
+def test_one_header_includes_all(tmp_path: Path) -> None:
+    source = tmp_path / "all.c"
+    source.write_text('#include "kvshm.h"\n')
+    read = run("cc", "-MM", f"-I{headers.FOLDER}", source)
+    assert {name for name in headers.NAMES if f"/{name}" in read} == set(headers.NAMES)
 
 
 def test_initializers_fill_the_structs(tmp_path: Path) -> None:
     """Each ..._INIT macro compiles without a missing-field warning and sets the size."""
-    names = [line.split()[1] for line in HEADER.read_text().splitlines()
+    names = [line.split()[1] for line in headers.text().splitlines()
              if line.startswith("#define KVSHM_") and "_INIT" in line.split()[1]]
     assert len(names) >= 8
     checks = ""
@@ -37,7 +46,7 @@ def test_initializers_fill_the_structs(tmp_path: Path) -> None:
         struct = name.removesuffix("_INIT").lower()
         checks += f"  {{ {struct} x = {name}; if (x.size != sizeof x) return 1; }}\n"
     source = tmp_path / "init.c"
-    source.write_text(f'#include "{HEADER}"\nint main(void) {{\n{checks}  return 0;\n}}\n')
+    source.write_text(f'#include "{headers.FOLDER / "kvshm.h"}"\nint main(void) {{\n{checks}  return 0;\n}}\n')
     run("cc", "-std=c99", *PEDANTIC, "-Wno-missing-field-initializers", source,
         "-o", tmp_path / "init")
     run(tmp_path / "init")

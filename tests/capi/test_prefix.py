@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from support import headers
+
 from .conftest import BUILD, ROOT
 
 
@@ -15,7 +17,8 @@ def test_what_is_installed(plain_prefix: Path) -> None:
                for path in (ROOT / "LICENSE", *(ROOT / "licenses").glob("*.txt"))}
     assert len(notices) == 4 and notices <= there
     assert there - targets - notices == {
-        "include/kvshm.h", "lib/libkvshm.so", "lib/libkvshm.so.0", "lib/pkgconfig/kvshm.pc",
+        *(f"include/{name}" for name in headers.NAMES), "lib/libkvshm.so", "lib/libkvshm.so.0",
+        "lib/pkgconfig/kvshm.pc",
         "lib/cmake/kvshm/kvshmConfig.cmake", "lib/cmake/kvshm/kvshmConfigVersion.cmake"}
     assert (plain_prefix / "lib" / "libkvshm.so").readlink() == Path("libkvshm.so.0")
 

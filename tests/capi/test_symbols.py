@@ -4,7 +4,7 @@ import re
 import subprocess
 from pathlib import Path
 
-HEADER = Path(__file__).resolve().parents[2] / "include" / "kvshm.h"
+from support import headers
 
 
 def tool(*command: object) -> list[str]:
@@ -14,7 +14,7 @@ def tool(*command: object) -> list[str]:
 
 
 def declared() -> set[str]:
-    return set(re.findall(r"^KVSHM_API .*?\b(kvshm_\w+)\(", HEADER.read_text(), re.MULTILINE))
+    return set(re.findall(r"^KVSHM_API .*?\b(kvshm_\w+)\(", headers.text(), re.MULTILINE))
 
 
 def test_exactly_the_functions_of_the_header_are_exported(prefix: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import kvshm
 import pytest
 from kvshm import paths
+from support import headers
 
 PACKAGE = Path(paths.include_dir()).parent
 
@@ -63,8 +64,9 @@ def test_requirements_are_as_promised():
 
 
 def test_files_for_other_projects_are_in_the_package():
-    for name in ("py.typed", "ckvshm.pxd", "include/kvshm.h", "lib/libkvshm.so.0",
-                 "lib/libkvshm.so", "lib/pkgconfig/kvshm.pc", "lib/cmake/kvshm/kvshmConfig.cmake"):
+    for name in (*(f"include/{name}" for name in headers.NAMES), "py.typed", "ckvshm.pxd",
+                 "lib/libkvshm.so.0", "lib/libkvshm.so", "lib/pkgconfig/kvshm.pc",
+                 "lib/cmake/kvshm/kvshmConfig.cmake"):
         assert (PACKAGE / name).exists(), name
 
 

@@ -5,6 +5,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support import headers
 from support.building import ROOT
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -23,7 +24,8 @@ def under(folder: Path, package: str, *patterns: str) -> set[str]:
 
 
 def test_native_part(names: set[str]) -> None:
-    native = {"include/kvshm.h", "lib/libkvshm.so", "lib/libkvshm.so.0", "lib/pkgconfig/kvshm.pc",
+    native = {*(f"include/{name}" for name in headers.NAMES), "lib/libkvshm.so",
+              "lib/libkvshm.so.0", "lib/pkgconfig/kvshm.pc",
               *(f"lib/cmake/kvshm/kvshm{name}.cmake" for name in (
                   "Config", "ConfigVersion", "Targets", "Targets-release"))}
     inside = {name for name in names if name.startswith(("kvshm/lib/", "kvshm/include/"))}

@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from support import headers
+
 ROOT = Path(__file__).resolve().parents[2]
-HEADER = (ROOT / "include" / "kvshm.h").read_text()
+HEADER = headers.text()
 MIRROR = (ROOT / "src" / "kvshm" / "ckvshm.pxd").read_text()
 
 
