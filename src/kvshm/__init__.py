@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvshm.attach import auto_name, remove
+    from kvshm.config import Config
     from kvshm.convert import parse_size, tag_number
     from kvshm.core import Arena
     from kvshm.errors import (
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 # and look into arenas also where the library does not load.
 _HOME = {
     "kvshm.attach": "auto_name remove",
+    "kvshm.config": "Config",
     "kvshm.convert": "parse_size tag_number",
     "kvshm.core": "Arena",
     "kvshm.errors":
@@ -98,7 +100,7 @@ _HOME = {
     "kvshm.views": "View",
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
-_SUBMODULES = {"capi", "errors", "eviction", "index", "paths", "records", "shm", "uring"}
+_SUBMODULES = {"capi", "config", "errors", "eviction", "index", "paths", "records", "shm", "uring"}
 
 
 def __getattr__(name: str) -> Any:
@@ -136,6 +138,7 @@ __all__ = [
     "Cancelled",
     "Closed",
     "CompleteBlock",
+    "Config",
     "DeviceInfo",
     "DeviceRange",
     "DeviceState",
