@@ -454,6 +454,13 @@ KVSHM_API int64_t kvshm_clear(kvshm_arena *a);
 /* clear, and then all blocks must be free: else -EBUSY and both figures are set. */
 KVSHM_API int kvshm_reset_inactive(kvshm_arena *a, uint64_t *expected, uint64_t *actual);
 
+/* The epoch of the arena's namespace, 0 when it was made. Whoever takes it into his identity (`epoch`)
+ * finds nothing that was stored, or is still being stored, under an older one. kvshm_space_epoch is
+ * one read; kvshm_bump_epoch adds 1 for all attached processes at once and returns the new epoch.
+ * Blocks of before stay, unreachable, until they are evicted. */
+KVSHM_API int kvshm_space_epoch(kvshm_arena *a, uint32_t *out);
+KVSHM_API int64_t kvshm_bump_epoch(kvshm_arena *a);
+
 typedef struct kvshm_reap_report {
   size_t size;
   uint32_t slots_dead;     /* found with a free life byte */

@@ -57,8 +57,8 @@ struct alignas(4096) Superblock {
   std::uint64_t created_at, creator_pid, page_bytes;
   // Read at every call, written at most once or rarely.
   alignas(64) std::atomic<std::uint32_t> dead;
-  std::atomic<std::uint32_t> age_epoch;  // frequencies of older epochs count for less
-  std::atomic<std::uint32_t> space_epoch;
+  std::atomic<std::uint32_t> age_epoch;    // frequencies of older epochs count for less
+  std::atomic<std::uint32_t> space_epoch;  // of the namespace; keys of older ones are not asked for
   // Eventcount "space": bit 0 = an allocator waits.
   alignas(64) std::atomic<std::uint32_t> space;
   // Ticks: counted up by every release to nobody; a stamp is one of them.
@@ -80,9 +80,9 @@ struct alignas(4096) Superblock {
   std::atomic<std::uint64_t> epochs[kSlots];
 };
 static_assert(sizeof(Superblock) == kPage);
-static_assert(offsetof(Superblock, dead) == 64 && offsetof(Superblock, space) == 128 &&
-              offsetof(Superblock, tick) == 192 && offsetof(Superblock, evictions) == 256 &&
-              offsetof(Superblock, geometry) == 320 &&
+static_assert(offsetof(Superblock, dead) == 64 && offsetof(Superblock, space_epoch) == 72 &&
+              offsetof(Superblock, space) == 128 && offsetof(Superblock, tick) == 192 &&
+              offsetof(Superblock, evictions) == 256 && offsetof(Superblock, geometry) == 320 &&
               offsetof(Superblock, charged_group) == 1728 &&
               offsetof(Superblock, foreign) == 1984 && offsetof(Superblock, epochs) == 3040);
 

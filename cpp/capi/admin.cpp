@@ -41,6 +41,21 @@ int kvshm_reset_inactive(kvshm_arena* h, uint64_t* expected, uint64_t* actual) {
               (unsigned long long)s.blocks_total, (unsigned long long)s.blocks_free);
 }
 
+int kvshm_space_epoch(kvshm_arena* h, uint32_t* out) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (!out) return -EINVAL;
+  // pairs with the release of a bump: what was done before it is seen by who keys under its epoch
+  *out = call->sb->space_epoch.load(std::memory_order_acquire);
+  return 0;
+}
+
+int64_t kvshm_bump_epoch(kvshm_arena* h) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  return std::uint32_t(call->sb->space_epoch.fetch_add(1, std::memory_order_acq_rel) + 1);
+}
+
 int kvshm_reap(kvshm_arena* h, kvshm_reap_report* report) {
   Call call(h);
   if (call.rc()) return call.rc();

@@ -242,6 +242,9 @@ cdef extern from "kvshm.h" nogil:
     int64_t kvshm_clear(kvshm_arena *a)
     int kvshm_reset_inactive(kvshm_arena *a, uint64_t *expected, uint64_t *actual)
 
+    int kvshm_space_epoch(kvshm_arena *a, uint32_t *out)
+    int64_t kvshm_bump_epoch(kvshm_arena *a)
+
     ctypedef struct kvshm_reap_report:
         size_t size
         uint32_t slots_dead, slots_cleared, slots_draining, zero

@@ -13,11 +13,12 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from kvshm.attach cimport Attachment
 from kvshm.ckvshm cimport (KVSHM_EPENDING, KVSHM_NONE, KVSHM_NO_CACHE, KVSHM_NO_EVICT,
                            KVSHM_NO_TOUCH, KVSHM_QUIET, KVSHM_UNCHAINED, kvshm_acquire,
-                           kvshm_cancel_waits, kvshm_clear, kvshm_evict, kvshm_handle, kvshm_lease,
-                           kvshm_match_scattered, kvshm_match_with, kvshm_pin, kvshm_presence,
-                           kvshm_reap, kvshm_reap_report, kvshm_reset_inactive, kvshm_ring_guard,
-                           kvshm_scan, kvshm_set_no_cache, kvshm_set_priority, kvshm_tick,
-                           kvshm_upgrade, kvshm_wait)
+                           kvshm_bump_epoch, kvshm_cancel_waits, kvshm_clear, kvshm_evict,
+                           kvshm_handle, kvshm_lease, kvshm_match_scattered, kvshm_match_with,
+                           kvshm_pin, kvshm_presence, kvshm_reap, kvshm_reap_report,
+                           kvshm_reset_inactive, kvshm_ring_guard, kvshm_scan, kvshm_set_no_cache,
+                           kvshm_set_priority, kvshm_space_epoch, kvshm_tick, kvshm_upgrade,
+                           kvshm_wait)
 from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_handles, as_keys,
                             as_number, as_tag, deadline_in, fail, from_handle, now, slice_ms)
 from kvshm.fill cimport allocate_fill, join_fill
@@ -407,6 +408,29 @@ cdef class Arena(Attachment):
             raise error
         if rc < 0:
             fail(rc, "reset")
+
+    @property
+    def epoch(self):
+        """Of the arena's namespace, 0 at first; one read of shared memory. Keys of requests belong
+        under identity.with_epoch(arena.epoch), read anew for each."""
+        cdef uint32_t out = 0
+        cdef int rc
+        self.alive()
+        rc = kvshm_space_epoch(self.ptr, &out)
+        if rc < 0:
+            fail(rc, "epoch")
+        return out
+
+    def bump_epoch(self):
+        """Begin a new epoch, for all attached processes at once; returns it. What is stored, or
+        still being stored, under older ones is found by nobody who keys under the new one."""
+        cdef int64_t n
+        self.alive()
+        with nogil:
+            n = kvshm_bump_epoch(self.ptr)
+        if n < 0:
+            fail(n, "bump the epoch")
+        return n
 
     def reap(self):
         """Give back what dead processes held. Safe at any time."""

@@ -74,7 +74,7 @@ static void a_batch(kvshm_arena* a) {
   kvshm_key keys[5];
   kvshm_handle blocks[5], pending;
   kvshm_lease lease, pin;
-  uint32_t ids[5], which[5];
+  uint32_t ids[5], which[5], epoch = 9;
   uint8_t results[5];
   unsigned i;
 
@@ -107,6 +107,13 @@ static void a_batch(kvshm_arena* a) {
   EXPECT(kvshm_match_scattered(a, (const kvshm_key*)keys, 5, 0, 0, ids, &lease), 4);
   EXPECT(ids[4], KVSHM_NONE);
   EXPECT(kvshm_release(a, lease), 0);
+  EXPECT(kvshm_space_epoch(a, &epoch), 0);
+  EXPECT(epoch, 0);
+  EXPECT(kvshm_bump_epoch(a), 1);
+  EXPECT(kvshm_bump_epoch(a), 2);
+  EXPECT(kvshm_space_epoch(a, &epoch), 0);
+  EXPECT(epoch, 2);
+  EXPECT(kvshm_space_epoch(a, NULL), -EINVAL);
   EXPECT(kvshm_clear(a), 4);
   EXPECT(free_blocks(a), BLOCKS);
 }

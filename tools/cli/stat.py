@@ -72,6 +72,7 @@ def _arena(view: View, processes: list[census.Process]) -> dict[str, Any]:
         state=f"{dead} dead" if dead else "healthy" if processes else "idle",
         raw=bool(s["raw"]), fingerprint=s["fingerprint"].tobytes().hex(),
         identity=None if s["raw"] else _json(s["identity"]),
+        space_epoch=int(s["space_epoch"]),
         epochs=sorted({p.epoch for p in processes if p.epoch is not None}),
         foreign_attaches=_foreign(s["foreign"]),
         charged_group=bytes(s["charged_group"]).decode("utf-8", "replace") or None)

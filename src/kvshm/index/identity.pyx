@@ -89,6 +89,12 @@ cdef class Identity:
         """16 bytes; what arenas are compared by. The epoch is not part of it."""
         return (<char *>self.mark)[:16]
 
+    def with_epoch(self, epoch):
+        """This identity in another epoch: other keys, the same arena. Itself where it is its own."""
+        if epoch == self.epoch:
+            return self
+        return _rebuild(*self._fields()[:-1], epoch, self.allow_unknown_weights)
+
     def _fields(self):
         return (self.model, self.weights, self.dtype, self.layout, self.block_tokens,
                 self.parallel, self.namespace, self.epoch)
