@@ -90,7 +90,7 @@ cdef class Identity:
         return (<char *>self.mark)[:16]
 
     def with_epoch(self, epoch):
-        """This identity in another epoch: other keys, the same arena. Itself where it is its own."""
+        """This identity in another epoch: other keys, the same arena. Itself if it has it."""
         if epoch == self.epoch:
             return self
         return _rebuild(*self._fields()[:-1], epoch, self.allow_unknown_weights)
