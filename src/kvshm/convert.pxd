@@ -34,6 +34,7 @@ cdef Handles new_handles(Py_ssize_t n)
 cdef Bytes as_bytes(object data, bint writable)
 cdef kvshm_handle as_handle(object handle) except *
 cdef object from_handle(kvshm_handle h)
+cdef object handle_array(const kvshm_handle *h, uint32_t n)
 cdef uint64_t as_size(object size, str what) except? 0xffffffffffffffff
 cdef uint32_t as_number(object value, str what) except? 0xffffffff
 cdef uint64_t as_tag(object tag) except? 0xffffffffffffffff

@@ -12,7 +12,7 @@ from cpython.buffer cimport (PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, P
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.math cimport isfinite
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from kvshm.ckvshm cimport (KVSHM_KEY_BYTES, kvshm_handle, kvshm_key, kvshm_last_error,
@@ -22,6 +22,9 @@ import numpy as np
 
 from kvshm.errors import InvalidArgument, from_code, wrong_size
 from kvshm.records import Handle
+
+# A handle as it lies in memory: what Lease.handle_array gives and Arena.pin and .join take.
+HANDLE_DTYPE = np.dtype([("seq", "<u8"), ("id", "<u4"), ("zero", "<u4")])
 
 cdef double SLICE = 0.1  # the longest that a signal may have to wait for its handler
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -129,15 +132,29 @@ cdef kvshm_handle as_handle(object handle) except *:
 
 
 cdef Handles as_handles(object handles):
-    """From one Handle or an iterable of them."""
+    """From one Handle, an iterable of them, or an array of HANDLE_DTYPE."""
     cdef Handles out
+    cdef Bytes source
     cdef Py_ssize_t i
+    if isinstance(handles, np.ndarray) and handles.dtype == HANDLE_DTYPE:
+        source = as_bytes(handles, False)
+        out = new_handles(handles.size)
+        memcpy(out.ptr, source.ptr, source.n)
+        return out
     if isinstance(handles, Handle):
         handles = (handles,)
     handles = list(handles)
     out = new_handles(len(handles))
     for i in range(len(handles)):
         out.ptr[i] = as_handle(handles[i])
+    return out
+
+
+cdef object handle_array(const kvshm_handle *h, uint32_t n):
+    """A copy as an array of HANDLE_DTYPE: what goes to another process at little cost."""
+    out = np.empty(n, HANDLE_DTYPE)
+    if n:
+        memcpy(as_bytes(out, True).ptr, h, n * sizeof(kvshm_handle))
     return out
 
 

@@ -183,7 +183,8 @@ cdef class Arena(Attachment):
 
     def pin(self, handles, *, tag=""):
         """Hold blocks beside all other holders until the returned Lease is released: all of them,
-        or None where one is gone. `handles`: a Lease, a Handle, or several. Dies with the process;
+        or None where one is gone. `handles`: a Lease, a Handle, several, or an array of them
+        (Lease.handle_array). Dies with the process;
         set_priority(handle, 100) outlasts it."""
         cdef Handles wanted
         cdef uint64_t number = as_tag(tag)

@@ -13,7 +13,8 @@ from kvshm.ckvshm cimport (KVSHM_ALLOW, KVSHM_ENOSPACE, KVSHM_MAX_PARTS, KVSHM_R
                            kvshm_fill_options, kvshm_fill_options_init, kvshm_handle, kvshm_key,
                            kvshm_publish, kvshm_register)
 from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handles, as_keys, as_number,
-                            deadline_in, fail, failure, from_handle, new_handles, now, slice_ms)
+                            deadline_in, fail, failure, from_handle, handle_array, new_handles,
+                            now, slice_ms)
 from kvshm.lease cimport Lease, lease_of_holds
 from kvshm.views cimport view_fill
 
@@ -68,6 +69,11 @@ cdef class Fill:
         """Handles, to be sent to other processes for Arena.join() and Arena.wait()."""
         cdef uint32_t i
         return [from_handle(self.handles_.ptr[i]) for i in range(self.handles_.n)]
+
+    @property
+    def handle_array(self):
+        """The same in one array of kvshm.convert.HANDLE_DTYPE."""
+        return handle_array(self.handles_.ptr, self.handles_.n)
 
     def view(self, Py_ssize_t index):
         """The bytes of block `index`, writable. The View is a member of the fill of its own."""

@@ -10,7 +10,8 @@ from kvshm.attach cimport Attachment
 from kvshm.ckvshm cimport (KVSHM_ECLOSED, KVSHM_EFORKED, KVSHM_NONE, kvshm_copy_out, kvshm_drop,
                            kvshm_handle, kvshm_handle_of, kvshm_lease, kvshm_lease_make,
                            kvshm_lease_trim, kvshm_release)
-from kvshm.convert cimport Bytes, as_bytes, as_tag, fail, from_handle, now
+from kvshm.convert cimport (Bytes, Handles, as_bytes, as_tag, fail, from_handle, handle_array,
+                            new_handles, now)
 from kvshm.views cimport view_held
 
 import numpy as np
@@ -90,6 +91,24 @@ cdef class Lease:
         self.held()
         return [None if self.blocks[i] == KVSHM_NONE else from_handle(self.handle_at(i))
                 for i in range(self.n)]
+
+    @property
+    def handle_array(self):
+        """The same in one array of kvshm.convert.HANDLE_DTYPE; Misuse after a match with misses."""
+        cdef Handles found = new_handles(self.n)
+        cdef uint32_t i
+        cdef int rc = 0
+        self.held()
+        with nogil:
+            for i in range(self.n):
+                rc = kvshm_handle_of(self.arena.ptr, self.blocks[i], found.ptr + i)
+                if rc < 0:
+                    break
+        if rc < 0:
+            if self.hits != self.n:
+                raise Misuse("a lease with misses has no array of handles")
+            fail(rc, "handles of a lease")
+        return handle_array(found.ptr, found.n)
 
     def view(self, Py_ssize_t index):
         """The bytes of block `index`, read-only, with a hold of their own."""

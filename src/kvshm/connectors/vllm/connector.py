@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KvshmConnector: vLLM's KV connector interface over the two sides.
+
+vLLM makes two objects of it, one in the scheduler's process and one in each worker. An error of
+kvshm never leaves a method after the start: it is logged, and costs a miss, a save or a failed
+load, which the engine computes.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+
+import kvshm
+
+from . import version
+from .metadata import KvshmMetadata, KvshmWorkerMeta
+from .scheduler import SchedulerSide
+from .stats import KvshmPromMetrics, KvshmStats
+from .worker import WorkerSide
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+except ImportError:  # before 0.32
+    KVConnectorTransferResults = None
+try:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError:
+    CacheHitSource = None
+
+log = logging.getLogger("vllm.kvshm")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def guarded(otherwise: Callable[..., Any]) -> Callable[[F], F]:
+    """The method's answer, or `otherwise(self, ...)` after an error, which is logged."""
+    def decorate(method: F) -> F:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:
+                self._trouble(method.__name__, error)
+                return otherwise(self, *args, **kwargs)
+        return cast(F, call)
+    return decorate
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    return None
+
+
+class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
+    """Blocks of one engine are found by every other one on the host (docs/vllm.md)."""
+
+    if CacheHitSource is not None:
+        _cache_hit_source = CacheHitSource.HOST
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        version.check()
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        config = kvshm.Config.load(transfer.kv_connector_extra_config or {})
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        self._told: set[str] = set()
+        if role == KVConnectorRole.SCHEDULER:
+            self._scheduler = SchedulerSide(vllm_config, kv_cache_config, config)
+            if getattr(transfer, "kv_load_failure_policy", "") == "fail":
+                log.warning("kvshm: kv_load_failure_policy is 'fail': a block that cannot be "
+                            "loaded ends its request; 'recompute' computes it instead")
+        else:
+            rank = vllm_config.parallel_config.rank
+            self._worker = WorkerSide(vllm_config, kv_cache_config, config, rank)
+
+    def _trouble(self, where: str, error: Exception) -> None:
+        if isinstance(error, kvshm.ArenaReplaced) and self._scheduler is not None:
+            self._scheduler.lost(error)
+            return
+        known = f"{where}: {type(error).__name__}"
+        if known not in self._told:  # each kind once with its trace
+            self._told.add(known)
+            log.exception("kvshm: %s; the engine goes on without it", where)
+
+    # ---- scheduler -----------------------------------------------------------------------------
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # a cache: what is not saved is computed again
+
+    @guarded(nothing)
+    def on_new_request(self, request: Any) -> None:
+        if self._scheduler is not None:
+            self._scheduler.new_request(request)
+
+    @guarded(lambda *_: (0, False))
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[
+            int | None, bool]:
+        assert self._scheduler is not None
+        return self._scheduler.matched(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any,
+                                 num_external_tokens: int) -> None:
+        assert self._scheduler is not None
+        try:
+            self._scheduler.allocated(request, blocks, num_external_tokens)
+        except Exception as error:
+            self._trouble("update_state_after_alloc", error)
+            if num_external_tokens:
+                self._scheduler.promise_failed(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        assert self._scheduler is not None
+        return self._scheduler.metadata(scheduler_output)
+
+    @guarded(nothing)
+    def update_connector_output(self, connector_output: Any) -> None:
+        assert self._scheduler is not None
+        meta = connector_output.kv_connector_worker_meta
+        if isinstance(meta, KvshmWorkerMeta):
+            self._scheduler.reported(meta)
+
+    @guarded(lambda *_: (False, None))
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[
+            bool, dict[str, Any] | None]:
+        assert self._scheduler is not None
+        self._scheduler.finish(request.request_id)
+        return False, None
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[
+            bool, dict[str, Any] | None]:
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def has_pending_push_work(self) -> bool:
+        return self._scheduler is not None and self._scheduler.busy()
+
+    @guarded(lambda *_: False)
+    def reset_cache(self) -> bool | None:
+        return self._scheduler.reset() if self._scheduler is not None else None
+
+    @guarded(lambda *_: ())
+    def take_events(self) -> Iterable[Any]:
+        if self._scheduler is None or self._scheduler.events is None:
+            return ()
+        return self._scheduler.events.take()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvshmStats:
+        return KvshmStats(data)
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
+                           per_engine_labelvalues: dict[int, list[object]]) -> KvshmPromMetrics:
+        return KvshmPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """Block by block: then a block is one piece. A CPU knows only its own layout."""
+        if str(getattr(vllm_config.device_config, "device_type", "")) == "cpu":
+            return None
+        return "BLHNC"
+
+    # ---- workers -------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        assert self._worker is not None
+        self._worker.register(kv_caches)
+
+    def unregister_kv_caches(self) -> None:
+        if self._worker is not None:
+            self._worker.unregister()
+
+    def restore_kv_caches(self, kv_caches: dict[str, Any] | None = None) -> None:
+        if self._worker is not None and kv_caches:
+            self._worker.register(kv_caches)
+
+    @classmethod
+    def supports_sleep_mode(cls, *args: Any) -> bool:
+        return True
+
+    @guarded(nothing)
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        if self._worker is not None and isinstance(kv_connector_metadata, KvshmMetadata):
+            self._worker.begin(kv_connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        meta = self._connector_metadata
+        if self._worker is not None and isinstance(meta, KvshmMetadata):
+            self._worker.load(meta)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Nothing: a load is of whole blocks."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any,
+                      **kwargs: Any) -> None:
+        """Nothing: a save is of whole blocks."""
+
+    def wait_for_save(self) -> None:
+        meta = self._connector_metadata
+        if self._worker is not None and isinstance(meta, KvshmMetadata):
+            self._worker.save(meta)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        assert self._worker is not None
+        received, _ = self._worker.received()
+        return None, received or None
+
+    if KVConnectorTransferResults is not None:
+        def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+            assert self._worker is not None
+            received, failed = self._worker.received()
+            return KVConnectorTransferResults(finished_recving=received, failed_recving=failed)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._worker.bad_rows() if self._worker is not None else set()
+
+    def build_connector_worker_meta(self) -> KvshmWorkerMeta | None:
+        return self._worker.report() if self._worker is not None else None
+
+    # ---- both ----------------------------------------------------------------------------------
+
+    @guarded(nothing)
+    def get_kv_connector_stats(self) -> KvshmStats | None:
+        return self._scheduler.take_stats() if self._scheduler is not None else None
+
+    @guarded(nothing)
+    def shutdown(self) -> None:
+        if self._scheduler is not None:
+            self._scheduler.close()
+        if self._worker is not None:
+            self._worker.close()

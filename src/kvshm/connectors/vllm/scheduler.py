@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's side: it decides what is loaded and saved, and keeps the holds meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import kvshm
+
+from . import lookup
+from .adapters import adapter_digest
+from .events import Events
+from .groups import groups_of, replicated
+from .host import Host
+from .identity import identity_of
+from .layout import layout_text, slice_bytes
+from .metadata import NOWHERE, KvshmMetadata, KvshmWorkerMeta, LoadJob, Piece, Result, SaveJob
+from .requests import MAX_SAVE_FAILURES, RequestState
+from .saves import Planner, Save, piece_of
+from .stats import KvshmStats
+
+log = logging.getLogger("vllm.kvshm")
+
+
+@dataclass
+class Loading:
+    """Blocks that the workers copy into the engine; held until all ranks have reported."""
+
+    state: RequestState
+    hold: lookup.Hold
+    tokens: int
+    blocks: int
+    left: int  # reports to come
+    result: Result
+
+
+@dataclass
+class Saving:
+    save: Save
+    left: int
+    result: Result
+
+
+class SchedulerSide:
+    """Threads: the scheduler's only. Raises only from __init__ and where it says so."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, config: kvshm.Config) -> None:
+        hash_tokens = (getattr(kv_cache_config, "hash_block_size", None)
+                       or vllm_config.cache_config.block_size)
+        self.groups = groups_of(kv_cache_config, hash_tokens)
+        self.config = config
+        self.ranks = vllm_config.parallel_config.world_size
+        self.writers = 1 if replicated(self.groups) else self.ranks
+        layout = layout_text(vllm_config, kv_cache_config, self.groups)
+        identity = identity_of(vllm_config, kv_cache_config, layout, config)
+        self.host = Host(config, identity, self.writers * slice_bytes(self.groups),
+                         config.label or "vllm scheduler")
+        # Failures of a synchronous load are reported by block id, which names a block only where
+        # there is one group.
+        if config.load == "sync" and len(self.groups) > 1:
+            raise kvshm.Unsupported(
+                f"load='sync': the model has {len(self.groups)} KV cache groups, for which vLLM "
+                "knows no failure of a synchronous load; use load='auto' or 'async'")
+        self.waits = config.load == "sync" or (config.load == "auto" and len(self.groups) == 1)
+        self.planner = Planner(config, self.writers)
+        self.stats = KvshmStats()
+        self.events = Events(len(self.groups) > 1) if config.events else None
+        self.states: dict[str, RequestState] = {}
+        self.loading: dict[int, Loading] = {}
+        self.saving: dict[int, Saving] = {}
+        self._next_job = 0
+        self._new_loads: list[LoadJob] = []
+        self._given: set[int] = set()  # engine blocks that were given out in this step
+        self._failures_seen = 0
+
+    # ---- requests ------------------------------------------------------------------------------
+
+    def new_request(self, request: Any) -> RequestState:
+        self.finish(request.request_id)  # an old one of this name
+        adapter = adapter_digest(request.lora_request) if request.lora_request else b""
+        state = RequestState(request, self.groups, self.host.identity, adapter)
+        self.states[request.request_id] = state
+        return state
+
+    def matched(self, request: Any, local: int) -> tuple[int, bool]:
+        """Tokens beyond `local` that can be loaded, held from now on; and whether by and by."""
+        state = self.states.get(request.request_id) or self.new_request(request)
+        state.local = local
+        arena = self.host.ready()
+        if self.host.renewed() or state.epoch != self.host.identity.epoch:
+            state.bind(self.host.identity)
+        # One token is left to compute: the engine needs its logits.
+        limit = request.num_tokens - 1
+        if (arena is None or not self.config.read or state.refused
+                or getattr(request, "skip_reading_prefix_cache", False)):
+            state.drop_hold()
+            return 0, False
+        begin = time.perf_counter()
+        state.extend_keys()
+        hold, tag = state.hold, request.request_id
+        if hold is not None and hold.local == local and hold.boundary <= limit:
+            lookup.extend(arena, self.groups, state.keys, hold, limit, tag)
+        else:
+            state.drop_hold()
+            hold = state.hold = lookup.find(arena, self.groups, state.keys, local, limit, tag)
+        self.stats.add("lookups")
+        self.stats.add("lookup_seconds", time.perf_counter() - begin)
+        if hold.tokens < max(1, self.config.min_tokens):
+            state.drop_hold()
+            return 0, False
+        return hold.tokens, not self.waits
+
+    def allocated(self, request: Any, blocks: Any, tokens: int) -> None:
+        """The engine made room and wants `tokens` of what `matched` offered."""
+        ids = blocks.get_block_ids()
+        if self.saving:
+            self._given.update(one for table in ids for one in table)
+        state = self.states.get(request.request_id)
+        hold = None
+        if state is not None:
+            hold, state.hold = state.hold, None
+            self._admitted(state)
+        if tokens == 0:
+            if hold is not None:
+                hold.release()
+            return
+        # Told to the engine, so it must be loaded or reported as failed: never dropped.
+        if state is None or hold is None:
+            raise kvshm.Misuse(f"{request.request_id}: {tokens} tokens to load, nothing is held")
+        if tokens < hold.tokens:
+            hold.cut(hold.local + tokens)
+        self._load(state, hold, ids)
+
+    def _admitted(self, state: RequestState) -> None:
+        figures = state.figures
+        if figures.admitted:
+            return  # after a preemption, or an asynchronous load that has ended
+        figures.admitted = True
+        figures.asked = state.request.num_tokens
+        figures.local = state.local
+        self.stats.add("asked_tokens", figures.asked)
+        self.stats.add("local_tokens", figures.local)
+
+    def _load(self, state: RequestState, hold: lookup.Hold, ids: Sequence[Sequence[int]]) -> None:
+        pieces = []
+        lost = False
+        for part in hold.parts:
+            table = ids[part.group.index]
+            rows = np.asarray(table[part.first:part.first + len(part.lease)], np.uint32)
+            wanted = rows != 0  # vLLM keeps no block for what has left the window
+            try:
+                handles = part.lease.handle_array[:len(rows)][wanted]
+            except kvshm.Error as error:
+                log.warning("kvshm: %s: holds lost: %s", state.request.request_id, error)
+                handles, lost = np.empty(0), True
+            pieces.append(Piece(part.group.index, handles, rows[wanted]))
+        job = self._job()
+        self._new_loads.append(
+            LoadJob(job, state.request.request_id, tuple(pieces), self.waits, lost))
+        blocks = sum(len(piece.rows) for piece in pieces)
+        self.loading[job] = Loading(state, hold, hold.tokens, blocks, self.ranks, Result(0))
+
+    def promise_failed(self, request: Any, blocks: Any, tokens: int) -> None:
+        """After an error in `allocated`: what the engine counts on is reported as failed."""
+        state = self.states.get(request.request_id)
+        if state is not None:
+            state.refused = True
+        ids = blocks.get_block_ids()
+        pieces = tuple(Piece(group.index, np.empty(0), np.asarray(ids[group.index], np.uint32))
+                       for group in self.groups)
+        self._new_loads.append(
+            LoadJob(self._job(), request.request_id, pieces, self.waits, lost=True))
+
+    def finish(self, request_id: str) -> RequestState | None:
+        """The request is over, by whatever way. Jobs under way go on and are reported."""
+        state = self.states.pop(request_id, None)
+        if state is not None:
+            state.drop_hold()
+            if self.config.log_requests and state.figures.admitted:
+                log.info(state.figures.line(request_id))
+        return state
+
+    # ---- steps ---------------------------------------------------------------------------------
+
+    def metadata(self, output: Any) -> KvshmMetadata:
+        """Everything of one step. Loads that the engine was promised are always in it."""
+        meta = KvshmMetadata(self.host.ref, self._new_loads, [], [], self._failures_seen)
+        self._new_loads = []
+        try:
+            meta.flush = self._flush(output)
+            arena = self.host.ready()
+            if arena is not None and self.config.write:
+                meta.arena = self.host.ref
+                self._saves(arena, output, meta.saves)
+        except kvshm.ArenaReplaced as error:
+            self.lost(error)
+        except kvshm.Error as error:
+            log.warning("kvshm: nothing more is saved in this step: %s", error)
+        finally:
+            self._given = set()
+        return meta
+
+    def _saves(self, arena: kvshm.Arena, output: Any, jobs: list[SaveJob]) -> None:
+        tables = output.kv_connector_block_state
+        if tables is None:
+            return
+        epoch = self.host.identity.epoch if not self.host.renewed() else -1
+        for request_id, scheduled in output.num_scheduled_tokens.items():
+            state = self.states.get(request_id)
+            # Begun under an older epoch: its KV may be of other weights.
+            if state is None or state.epoch != epoch or state.save_failures > MAX_SAVE_FAILURES:
+                continue
+            state.extend_keys()
+            tokens = state.request.num_computed_tokens + scheduled
+            try:
+                for save in self.planner.plan(arena, state, tokens,
+                                              lambda: tables.get_block_ids(request_id)):
+                    self._save(save, jobs)
+            except kvshm.NoSpace:
+                # Tried again in the next step, while the engine still has the blocks.
+                self.stats.add("refused_blocks", self.planner.take_refused())
+                return
+
+    def _save(self, save: Save, jobs: list[SaveJob]) -> None:
+        piece = piece_of(save)
+        if self.events is not None:
+            self.events.evicted(save.fill.evicted)
+        if piece is None:
+            save.fill.abort()
+            return
+        job = self._job()
+        jobs.append(SaveJob(job, save.state.request.request_id, piece))
+        self.saving[job] = Saving(save, self.writers, Result(0))
+
+    def _flush(self, output: Any) -> list[int]:
+        """Saves that still read blocks which this step gives to others."""
+        if not self.saving:
+            return []
+        given = self._given
+        for new in output.scheduled_new_reqs:
+            given.update(one for table in new.block_ids for one in table)
+        for tables in output.scheduled_cached_reqs.new_block_ids:
+            given.update(one for table in tables or () for one in table)
+        return [job for job, saving in self.saving.items()
+                if not given.isdisjoint(saving.save.rows.tolist())]
+
+    def reported(self, meta: KvshmWorkerMeta) -> None:
+        self._failures_seen = max(self._failures_seen, meta.failures)
+        for job, result in meta.results.items():
+            entry: Loading | Saving | None = self.loading.get(job) or self.saving.get(job)
+            if entry is None:
+                continue  # late, or of a job that was given up
+            entry.result = entry.result.add(result)
+            entry.left -= result.reports
+            if entry.left > 0:
+                continue
+            if isinstance(entry, Loading):
+                del self.loading[job]
+                self._loaded(entry)
+            else:
+                del self.saving[job]
+                self._saved(entry)
+
+    def _loaded(self, entry: Loading) -> None:
+        entry.hold.release()
+        figures, result = entry.state.figures, entry.result
+        figures.load_seconds += result.seconds
+        figures.load_bytes += result.nbytes
+        failed = entry.blocks - min(entry.blocks, result.failed_at)
+        # From the first failed block on the engine computes; with several groups, all of it.
+        lost = failed * self.groups[0].block_tokens if len(self.groups) == 1 else entry.tokens
+        tokens = entry.tokens - (lost if failed else 0)
+        figures.memory += tokens
+        figures.failed_blocks += failed
+        for field, amount in (
+                ("memory_tokens", tokens), ("loaded_blocks", entry.blocks - failed),
+                ("failed_blocks", failed),
+                ("load_bytes", result.nbytes), ("load_seconds", result.seconds)):
+            self.stats.add(field, amount)
+        if failed:
+            entry.state.refused = True
+            log.warning("kvshm: %s: %d of %d blocks were not loaded; the engine computes them",
+                        entry.state.request.request_id, failed, entry.blocks)
+
+    def _saved(self, entry: Saving) -> None:
+        save, state, result = entry.save, entry.save.state, entry.result
+        save.fill.abort()  # as a member that has nothing more to write; what is READY stays
+        good = min(result.failed_at, len(save.rows))
+        state.figures.saved_blocks += good
+        for field, amount in (("saved_blocks", good), ("save_bytes", result.nbytes),
+                              ("save_seconds", result.seconds)):
+            self.stats.add(field, amount)
+        if self.events is not None and good:
+            self.events.stored(save, self.groups[save.group], save.blocks[:good].tolist())
+        if result.failed_at != NOWHERE:
+            self.stats.add("failed_saves")
+            state.save_failures += 1
+            state.saved[save.group] = min(state.saved[save.group], save.first)
+
+    # ---- the rest ------------------------------------------------------------------------------
+
+    def busy(self) -> bool:
+        """Whether reports are awaited: the engine must go on stepping for them."""
+        return bool(self.saving or self.loading)
+
+    def take_stats(self) -> KvshmStats | None:
+        """Since the last call; None if nothing happened."""
+        if self.stats.is_empty():
+            return None
+        stats, self.stats = self.stats, KvshmStats()
+        return stats
+
+    def lost(self, error: BaseException) -> None:
+        log.warning("kvshm: %s; going on without it", error)
+        for state in self.states.values():
+            state.drop_hold()
+        self.host.lost()
+
+    def reset(self) -> bool:
+        done = self.host.reset()
+        for state in self.states.values():
+            state.drop_hold()
+        return done
+
+    def close(self) -> None:
+        for request_id in list(self.states):
+            self.finish(request_id)
+        for loading in self.loading.values():
+            loading.hold.release()
+        for saving in self.saving.values():
+            saving.save.fill.abort()
+        self.loading, self.saving = {}, {}
+        self.host.close()
+
+    def _job(self) -> int:
+        self._next_job += 1
+        return self._next_job

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's side: it does the copies that the scheduler's metadata names, and reports each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import kvshm
+from kvshm.paged import Pages, runs_of
+
+from .groups import Group, groups_of, replicated
+from .layout import slice_bytes
+from .metadata import NOWHERE, ArenaRef, KvshmMetadata, KvshmWorkerMeta, LoadJob, Result
+from .transfers import HostTransfers
+
+log = logging.getLogger("vllm.kvshm")
+
+
+class WorkerSide:
+    """Threads: the worker's only. Each job is reported exactly once."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, config: kvshm.Config,
+                 rank: int) -> None:
+        self.config, self.rank = config, rank
+        hash_tokens = (getattr(kv_cache_config, "hash_block_size", None)
+                       or vllm_config.cache_config.block_size)
+        self.groups = groups_of(kv_cache_config, hash_tokens)
+        self._blocks = kv_cache_config.num_blocks
+        self._once = replicated(self.groups)
+        self.pages: dict[int, Pages] = {}
+        self.arena: kvshm.Arena | None = None
+        self._ref: ArenaRef | None = None
+        self._transfers: HostTransfers | None = None
+        self._failures = 0  # synchronous loads that failed
+        self._results: dict[int, Result] = {}
+        self._received: set[str] = set()
+        self._failed: set[str] = set()
+        self._bad_rows: set[int] = set()
+
+    # ---- the engine's tensors ------------------------------------------------------------------
+
+    def register(self, caches: Mapping[str, Any]) -> None:
+        """Raises InvalidArgument, naming the layer, for a layout that cannot be copied."""
+        room = slice_bytes(self.groups)
+        for group in self.groups:
+            pages = self._pages_of(group, caches)
+            if pages.slice_bytes > room:
+                raise kvshm.InvalidArgument(
+                    f"layer {group.layers[0]}: its group has {pages.slice_bytes} bytes a block, "
+                    f"the configuration says {room}")
+            self.pages[group.index] = pages
+        if self.arena is not None:
+            self._start_transfers(self.arena)
+
+    def _pages_of(self, group: Group, caches: Mapping[str, Any]) -> Pages:
+        missing = [name for name in group.layers if name not in caches]
+        if missing:
+            raise kvshm.InvalidArgument(f"layer {missing[0]}: no KV cache was registered for it")
+        return runs_of({name: caches[name] for name in group.layers}, self._blocks)
+
+    def unregister(self) -> None:
+        """The tensors are about to go (sleep): nothing of them is used until `register`."""
+        self._stop_transfers()
+        self.pages = {}
+
+    # ---- the arena -----------------------------------------------------------------------------
+
+    def _attach(self, ref: ArenaRef) -> None:
+        """To the arena that the scheduler names. What cannot be attached costs misses."""
+        if self._ref is not None and ref.uuid == self._ref.uuid:
+            return
+        self._detach()
+        self._ref = ref
+        try:
+            arena = kvshm.Arena.attach(
+                ref.name, dir=ref.directory, identity=ref.identity, block_bytes=ref.block_bytes,
+                label=self.config.label or f"vllm worker {self.rank}",
+                timeout=self.config.timeout)
+        except kvshm.Error as error:
+            log.warning("kvshm: rank %d cannot attach to %s: %s", self.rank, ref.name, error)
+            return
+        if bytes(arena.info().uuid) != ref.uuid:  # made anew in between
+            arena.close()
+            return
+        self.arena = arena
+        if self.pages:
+            self._start_transfers(arena)
+
+    def _start_transfers(self, arena: kvshm.Arena) -> None:
+        self._stop_transfers()
+        part = 0 if self._once else self.rank
+        kind: type[HostTransfers] = HostTransfers
+        if next(iter(self.pages.values())).device == "cuda":
+            from .cuda import CudaTransfers
+
+            kind = CudaTransfers
+        self._transfers = kind(arena, self.pages, part, self.config.load_timeout)
+
+    def _stop_transfers(self) -> None:
+        transfers, self._transfers = self._transfers, None
+        if transfers is not None:
+            transfers.close()
+            self._collect(transfers)
+
+    def _detach(self) -> None:
+        self._stop_transfers()
+        arena, self.arena = self.arena, None
+        if arena is not None:
+            try:
+                arena.close(timeout=self.config.timeout)
+            except kvshm.Error as error:
+                log.warning("kvshm: rank %d: %s", self.rank, error)
+
+    # ---- steps ---------------------------------------------------------------------------------
+
+    def begin(self, meta: KvshmMetadata) -> None:
+        """Before anything of the step runs: blocks that it gives to others are no longer read."""
+        if meta.flush and self._transfers is not None:
+            self._transfers.flush(meta.flush)
+
+    def load(self, meta: KvshmMetadata) -> None:
+        if meta.arena is not None:
+            self._attach(meta.arena)
+        for job in meta.loads:
+            try:
+                result = self._load(job)
+            except Exception:
+                log.exception("kvshm: rank %d: a load failed", self.rank)
+                result = Result(1, failed_at=0)
+            if result is not None:
+                self._loaded(job, result)
+
+    def _load(self, job: LoadJob) -> Result | None:
+        transfers = self._transfers
+        if transfers is None:
+            return Result(1, failed_at=0)
+        if job.waits:
+            return transfers.load(job)
+        transfers.later(job)
+        return None
+
+    def _loaded(self, job: LoadJob, result: Result) -> None:
+        self._results[job.job] = result
+        if not job.waits:
+            self._received.add(job.request)
+        if result.failed_at == NOWHERE:
+            return
+        if job.waits:
+            self._failures += 1
+        if len(self.groups) > 1:
+            self._failed.add(job.request)  # a block id says nothing there
+        else:
+            rows = [row for piece in job.pieces for row in piece.rows.tolist()]
+            self._bad_rows.update(rows[result.failed_at:])
+
+    def save(self, meta: KvshmMetadata) -> None:
+        # After a load that failed, this step and those already scheduled have computed upon bytes
+        # that are not there: nothing of it is kept, until the scheduler knows.
+        wrong = self._failures > meta.failures_seen
+        for job in meta.saves if self._writes() else ():
+            try:
+                transfers = None if wrong else self._transfers
+                result = Result(1, failed_at=0) if transfers is None else transfers.save(job)
+            except Exception:
+                log.exception("kvshm: rank %d: a save failed", self.rank)
+                result = Result(1, failed_at=0)
+            if result is not None:
+                self._results[job.job] = result
+
+    def _writes(self) -> bool:
+        return not self._once or self.rank == 0
+
+    def _collect(self, transfers: HostTransfers) -> None:
+        for job, result in transfers.finished():
+            self._loaded(job, result)
+        for number, result in transfers.saved():
+            self._results[number] = result
+
+    def received(self) -> tuple[set[str], set[str]]:
+        """Requests whose asynchronous load is over since the last call, and those that failed."""
+        if self._transfers is not None:
+            self._collect(self._transfers)
+        received, self._received = self._received, set()
+        failed, self._failed = self._failed, set()
+        return received, failed
+
+    def bad_rows(self) -> set[int]:
+        """The engine's blocks that were not loaded, since the last call."""
+        rows, self._bad_rows = self._bad_rows, set()
+        return rows
+
+    def report(self) -> KvshmWorkerMeta | None:
+        if not self._results:
+            return None
+        results, self._results = self._results, {}
+        return KvshmWorkerMeta(results, self._failures)
+
+    def close(self) -> None:
+        self._detach()
+        self.pages = {}
+
