@@ -69,18 +69,20 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
         version.check()
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
-        config = kvshm.Config.load(transfer.kv_connector_extra_config or {})
+        config = kvshm.Config.resolve(transfer.kv_connector_extra_config)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._told: set[str] = set()
+        label = transfer.engine_id if config.label == "-" else config.label
         if role == KVConnectorRole.SCHEDULER:
-            self._scheduler = SchedulerSide(vllm_config, kv_cache_config, config)
+            self._scheduler = SchedulerSide(vllm_config, kv_cache_config, config, label)
+            _announce(config, self._scheduler)
             if getattr(transfer, "kv_load_failure_policy", "") == "fail":
                 log.warning("kvshm: kv_load_failure_policy is 'fail': a block that cannot be "
                             "loaded ends its request; 'recompute' computes it instead")
         else:
             rank = vllm_config.parallel_config.rank
-            self._worker = WorkerSide(vllm_config, kv_cache_config, config, rank)
+            self._worker = WorkerSide(vllm_config, kv_cache_config, config, label, rank)
 
     def _trouble(self, where: str, error: Exception) -> None:
         if isinstance(error, kvshm.ArenaReplaced) and self._scheduler is not None:
@@ -238,3 +240,13 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.close()
         if self._worker is not None:
             self._worker.close()
+
+
+def _announce(config: kvshm.Config, side: SchedulerSide) -> None:
+    """One line of what is in force and where it came from; what was overridden, as a warning."""
+    told = ", ".join(f"{name}={value} ({source})" for name, value, source in config.describe()
+                     if source != "default")
+    log.info("kvshm: %s; options: %s", side.host.describe(), told or "all at their defaults")
+    for one in config.overridden:
+        log.warning("kvshm: option %s: the environment says %s, kv_connector_extra_config %s, "
+                    "which is used", one.name, one.environment, one.used)

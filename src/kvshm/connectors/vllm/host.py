@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import kvshm
 
@@ -18,32 +17,36 @@ class Host:
 
     def __init__(self, config: kvshm.Config, identity: kvshm.Identity, block_bytes: int,
                  label: str) -> None:
-        """Opens the arena, or creates it. Raises what Arena.open raises: at the start of an
-        engine a cache that cannot be had is an error, later it is a miss."""
+        """Opens the arena, or creates it; with size 0 there is none. Raises what Arena.open
+        raises: at the start of an engine a cache that cannot be had is an error, later a miss."""
         self._config, self._base, self._block_bytes = config, identity, block_bytes
         self._label = label
         self._retry_at = 0.0
-        self.arena: kvshm.Arena | None = self._open()
-        self.ref = self._describe(self.arena)
+        self.identity = identity
+        self.arena: kvshm.Arena | None = None
+        self.ref: ArenaRef | None = None
+        if config.size:
+            self.arena = self._open()
+            self.ref = self._refer(self.arena)
 
     def _open(self) -> kvshm.Arena:
         config = self._config
         return kvshm.Arena.open(
             config.name, size=config.size, block_bytes=self._block_bytes, identity=self._base,
             dir=config.dir, label=self._label, pin=config.pin, huge=config.huge,
-            numa=config.numa, quota=config.quota, timeout=config.timeout)
+            numa=config.numa, quota=config.quota_blocks(self._block_bytes), timeout=config.timeout)
 
-    def _describe(self, arena: kvshm.Arena) -> ArenaRef:
+    def _refer(self, arena: kvshm.Arena) -> ArenaRef:
         self.identity = self._base.with_epoch(arena.epoch)
         return ArenaRef(arena.name, self._config.dir, bytes(arena.info().uuid),
                         self._block_bytes, self.identity)
 
     def ready(self) -> kvshm.Arena | None:
         """The arena, if there is one. One that was removed is opened anew, at intervals."""
-        if self.arena is None and time.monotonic() >= self._retry_at:
+        if self.arena is None and self._config.size and time.monotonic() >= self._retry_at:
             try:
                 self.arena = self._open()
-                self.ref = self._describe(self.arena)
+                self.ref = self._refer(self.arena)
             except kvshm.Error:
                 self._retry_at = time.monotonic() + RETRY
         return self.arena
@@ -52,7 +55,7 @@ class Host:
         """Whether somebody began a new epoch since the last look; `identity` is of it then."""
         if self.arena is None or self.arena.epoch == self.identity.epoch:
             return False
-        self.ref = self._describe(self.arena)
+        self.ref = self._refer(self.arena)
         return True
 
     def lost(self) -> None:
@@ -79,6 +82,9 @@ class Host:
             self.arena.close()
             self.arena = None
 
-    def status(self) -> dict[str, Any]:
-        return {"arena": self.ref.name, "attached": self.arena is not None,
-                "epoch": self.identity.epoch}
+    def describe(self) -> str:
+        if self.arena is None:
+            return "off"
+        info = self.arena.info()
+        return (f"arena {self.arena.name}, {info.blocks} blocks of {info.block_bytes} bytes, "
+                f"epoch {self.identity.epoch}, {self.identity.text}")

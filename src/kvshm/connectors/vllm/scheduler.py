@@ -50,7 +50,8 @@ class Saving:
 class SchedulerSide:
     """Threads: the scheduler's only. Raises only from __init__ and where it says so."""
 
-    def __init__(self, vllm_config: Any, kv_cache_config: Any, config: kvshm.Config) -> None:
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, config: kvshm.Config,
+                 label: str) -> None:
         hash_tokens = (getattr(kv_cache_config, "hash_block_size", None)
                        or vllm_config.cache_config.block_size)
         self.groups = groups_of(kv_cache_config, hash_tokens)
@@ -60,7 +61,7 @@ class SchedulerSide:
         layout = layout_text(vllm_config, kv_cache_config, self.groups)
         identity = identity_of(vllm_config, kv_cache_config, layout, config)
         self.host = Host(config, identity, self.writers * slice_bytes(self.groups),
-                         config.label or "vllm scheduler")
+                         label or "vllm scheduler")
         # Failures of a synchronous load are reported by block id, which names a block only where
         # there is one group.
         if config.load == "sync" and len(self.groups) > 1:

@@ -22,8 +22,9 @@ class WorkerSide:
     """Threads: the worker's only. Each job is reported exactly once."""
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, config: kvshm.Config,
-                 rank: int) -> None:
+                 label: str, rank: int) -> None:
         self.config, self.rank = config, rank
+        self._label = label or f"vllm worker {rank}"
         hash_tokens = (getattr(kv_cache_config, "hash_block_size", None)
                        or vllm_config.cache_config.block_size)
         self.groups = groups_of(kv_cache_config, hash_tokens)
@@ -76,8 +77,7 @@ class WorkerSide:
         try:
             arena = kvshm.Arena.attach(
                 ref.name, dir=ref.directory, identity=ref.identity, block_bytes=ref.block_bytes,
-                label=self.config.label or f"vllm worker {self.rank}",
-                timeout=self.config.timeout)
+                label=self._label, timeout=self.config.timeout)
         except kvshm.Error as error:
             log.warning("kvshm: rank %d cannot attach to %s: %s", self.rank, ref.name, error)
             return
