@@ -16,7 +16,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from kvshm.tools.benchmarks.peers import catalog, driver, environments, measure, table
+from kvshm.tools import environments
+from kvshm.tools.benchmarks.peers import catalog, driver, measure, table
 from kvshm.tools.benchmarks.peers.catalog import KVSHM, PEERS, SOURCES, Peer
 from kvshm.tools.benchmarks.peers.measure import Cell, Result, Scale
 from kvshm.tools.benchmarks.progress import Progress

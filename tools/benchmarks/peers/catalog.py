@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .environments import Steps
+from ...environments import Steps
 
 HERE = Path(__file__).resolve().parent
 KVSHM = "kvshm"

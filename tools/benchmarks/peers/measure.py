@@ -15,12 +15,12 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from ...environments import Absent, frozen, need, python_with
 from .. import redis
 from ..native import BenchError, Facts, Role
 from ..progress import Progress
 from ..rounds import interleave, samples
 from .catalog import KVSHM, PEERS, SOURCES, Peer
-from .environments import Absent, frozen, need, python_with
 
 # Told to peers that would otherwise call home or fill the screen.
 QUIET = {"LMCACHE_TRACK_USAGE": "false", "DO_NOT_TRACK": "1", "LMCACHE_LOG_LEVEL": "WARNING",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An environment for each peer, outside the checkout: made once, kept under a hash of its pins."""
+"""Environments for what is too large or too strange for .venv (peers, a real vLLM): outside the
+checkout, made once, kept under a hash of their pins."""
 
 from __future__ import annotations
 
@@ -21,23 +22,25 @@ Steps = Sequence[Sequence[str]]
 
 
 class Absent(Exception):
-    """A peer that cannot be had here, in the words of what refused."""
+    """What cannot be had here, in the words of what refused."""
 
 
 def cache() -> Path:
+    """The user's folder for what kvshm's tools keep: environments, models."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "kvshm" / "envs"
+    return Path(base) / "kvshm"
 
 
-def folder_of(steps: Steps) -> Path:
+def folder_of(steps: Steps, without: Sequence[str] = ()) -> Path:
     python = f"venv {sys.implementation.cache_tag}-{os.uname().machine}"
-    text = "\n".join([python, *(" ".join(step) for step in steps)])
-    return cache() / hashlib.sha256(text.encode()).hexdigest()[:16]
+    words = [python, *(" ".join(step) for step in steps), *(f"without {one}" for one in without)]
+    return cache() / "envs" / hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
-def python_with(name: str, steps: Steps) -> Path:
-    """The interpreter of an environment with exactly these pins, made if it is not there."""
-    folder = folder_of(steps)
+def python_with(name: str, steps: Steps, without: Sequence[str] = ()) -> Path:
+    """The interpreter of an environment with exactly these pins, made if it is not there. Each
+    step is one call of ``pip install``; packages of ``without`` that they brought are taken out."""
+    folder = folder_of(steps, without)
     python = folder / "bin" / "python"
     done = folder / "complete"
     if done.exists():
@@ -53,6 +56,9 @@ def python_with(name: str, steps: Steps) -> Path:
                 _call(name, " ".join(step),
                       [str(python), "-m", "pip", "install", "--disable-pip-version-check",
                        "--no-input", "--only-binary", ":all:", *step])
+            if without:
+                _call(name, f"without {' '.join(without)}",
+                      [str(python), "-m", "pip", "uninstall", "--yes", *without])
             done.touch()
     return python
 
@@ -66,7 +72,7 @@ def frozen(python: Path) -> list[str]:
 
 def _call(name: str, what: str, command: list[str]) -> None:
     began = time.monotonic()
-    print(f"peers: {name}: {what} ... ", end="", file=sys.stderr, flush=True)
+    print(f"environment: {name}: {what} ... ", end="", file=sys.stderr, flush=True)
     try:
         got = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
@@ -95,7 +101,7 @@ def _wait_for(descriptor: int, name: str) -> None:
 
 
 def need(name: str, libraries: Mapping[str, str], programs: Mapping[str, str]) -> None:
-    """What a peer wants of the system; installed where we may."""
+    """What it wants of the system; installed where we may."""
     for found, wanted in ((_has_library, libraries), (_has_program, programs)):
         for thing, package in wanted.items():
             if found(thing):
