@@ -103,6 +103,15 @@ def make_parser() -> _Parser:
     made.add_argument("--core", action="store_true",
                       help="also attach, and run the library's own check")
 
+    made = verb("explain", "explain", "the first key of a prompt that is missing, and why")
+    arena(made)
+    source = made.add_mutually_exclusive_group(required=True)
+    source.add_argument("--keys", metavar="FILE", help="keys in the prompt's order, 32 hexadecimal "
+                        "digits each; - = standard input")
+    source.add_argument("--tokens", metavar="FILE", help="token ids, as a JSON list or one a word")
+    made.add_argument("--identity", metavar="JSON", help="of who missed: compared with the "
+                      "arena's; @FILE reads it from there")
+
     made = verb("reap", "reap", "what dead processes left; --yes gives it back")
     arena(made)
     made.add_argument("--yes", action="store_true", help="do it")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kvshm explain`: which key of a prompt is the first that is missing, and why."""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..inspector import explain
+from ..inspector.view import Array, View
+from . import text
+from .arenas import open_view
+from .failures import FINE, FOUND, USAGE, Failure
+
+
+def run(args: argparse.Namespace) -> int:
+    with open_view(args.arena, args.dir) as view:
+        own, epoch = identity_of(view), int(view.superblock["space_epoch"])
+        given = None if args.identity is None else _identity(args.identity)
+        if args.keys is not None:
+            keys = read_keys(_read(args.keys), args.keys)
+        else:
+            keys = _derive(view, _tokens(_read(args.tokens), args.tokens),
+                           given or (own and own | {"epoch": epoch}))
+        finding = None if given is None else explain.compare(own, given, epoch)
+        if finding is None:
+            finding = explain.explain(view, keys)
+        else:
+            finding.keys, finding.missing = len(keys), 0 if len(keys) else None
+            finding.key = bytes(keys[0]).hex() if len(keys) else None
+        if args.json:
+            text.print_json(text.document("explain", name=view.name, path=view.path,
+                                          **dataclasses.asdict(finding)))
+        elif not args.quiet:
+            print(_render(view, finding))
+    return FINE if finding.reason == "present" else FOUND
+
+
+def _render(view: View, finding: explain.Finding) -> str:
+    shown = dataclasses.asdict(finding)
+    del shown["fields"]
+    shown["pids"] = ", ".join(map(str, finding.pids)) or None
+    shown["why"] = text.clean(finding.why)
+    return text.pairs(view.name, {k: "-" if v is None else v for k, v in shown.items()})
+
+
+def identity_of(view: View) -> dict[str, Any] | None:
+    """The arena's own; None of a raw one."""
+    if view.superblock["raw"]:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(bytes(view.superblock["identity"]))
+    except ValueError:
+        raise Failure(USAGE, view.name, "its identity cannot be read", "`kvshm verify`") from None
+    return found
+
+
+def read_keys(data: bytes, name: str) -> Array:
+    """(n, 16) from 32 hexadecimal digits a key: in lines, as a JSON list, or end to end."""
+    digits = re.sub(rb"[\s,\[\]\"']", b"", data).decode("ascii", "replace")
+    if not re.fullmatch(r"([0-9a-fA-F]{32})+", digits):
+        raise Failure(USAGE, "", f"{name}: no keys", "wanted 32 hexadecimal digits a key")
+    return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
+
+
+def _tokens(data: bytes, name: str) -> list[int]:
+    found = re.sub(rb"[\s,\[\]]+", b" ", data).split()
+    if not found or not all(re.fullmatch(rb"\d{1,10}", one) for one in found):
+        raise Failure(USAGE, "", f"{name}: no tokens", "wanted ids, as a JSON list or one a word")
+    return [int(one) for one in found]
+
+
+def _identity(given: str) -> dict[str, Any]:
+    raw = _read(given[1:]) if given.startswith("@") else given.encode()
+    try:
+        found = json.loads(raw)
+    except ValueError as e:
+        raise Failure(USAGE, "", f"--identity: {e}", "wanted the JSON that Identity.text is, or "
+                      "@FILE") from None
+    unknown = set(found) - {*explain.FIELDS, "epoch"} if isinstance(found, dict) else {"no object"}
+    if unknown:
+        raise Failure(USAGE, "", f"--identity: {', '.join(sorted(unknown))}",
+                      "wanted an object with " + ", ".join((*explain.FIELDS, "epoch")))
+    return dict(found)
+
+
+def _derive(view: View, tokens: list[int], identity: dict[str, Any] | None) -> Array:
+    """As Identity.keys does, without salt and extra; needs the library."""
+    import kvshm
+
+    if identity is None:
+        raise Failure(USAGE, view.name, "it has no identity to derive keys under",
+                      "--identity JSON, or --keys FILE")
+    try:
+        made = kvshm.Identity(**identity, allow_unknown_weights=True)
+        keys: Array = made.keys(tokens)
+    except (kvshm.InvalidArgument, TypeError) as e:
+        raise Failure(USAGE, view.name, str(e)) from None
+    if not len(keys):
+        raise Failure(USAGE, view.name, f"{len(tokens)} tokens do not fill a block of "
+                      f"{made.block_tokens}: nothing is stored for them")
+    return keys
+
+
+def _read(name: str) -> bytes:
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        with open(name, "rb") as file:
+            return file.read()
+    except OSError as e:
+        raise Failure(USAGE, "", f"{name}: {e.strerror}") from None
