@@ -22,7 +22,7 @@
  *  8 Death     Whatever a process holds is given back after its death without its help.
  *  9 Noise     The library prints nothing and never ends the process; see kvshm_set_log().
  *
- * It includes its further parts (kvshm_device.h) at its end: a program includes this file alone.
+ * It includes its further parts (kvshm_device.h, kvshm_pages.h) at its end: a program includes this file alone.
  */
 #ifndef KVSHM_H
 #define KVSHM_H
@@ -616,5 +616,6 @@ KVSHM_API int64_t kvshm_marks_left(kvshm_arena *a);
 #endif
 
 #include "kvshm_device.h" /* registration with a device */
+#include "kvshm_pages.h"  /* copies between an engine's paged KV tensors and blocks */
 
 #endif

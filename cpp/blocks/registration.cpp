@@ -212,6 +212,13 @@ int release_hold(Arena& a, std::uint32_t id, Ticks& ticks) {
   return give_back(a, primary, ticks);
 }
 
+int leave_fill(Arena& a, kvshm_handle h, Ticks& ticks) {
+  // FILLING first: another member may publish it between the two looks.
+  if (fills(a, h.id, h.seq)) return give_back(a, h.id, ticks);
+  if (holds_ready(a, h.id, h.seq)) return release_hold(a, h.id, ticks);
+  return -KVSHM_ENOTMINE;
+}
+
 int upgrade(Arena& a, kvshm_handle h, bool touch) {
   Hot& hot = a.hot[h.id];
   // M:dup.8

@@ -19,6 +19,8 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
 // A hold of a duplicate is also one of its primary: both are given back.
 class Ticks;
 int release_hold(Arena& a, std::uint32_t id, Ticks& ticks);
+// Give back a membership, or the hold that it became when the block was published. -KVSHM_ENOTMINE.
+int leave_fill(Arena& a, kvshm_handle h, Ticks& ticks);
 // Weak to strong, both for a duplicate. 0, -ENOENT, -KVSHM_EPENDING.
 int upgrade(Arena& a, kvshm_handle h, bool touch);
 

@@ -121,15 +121,7 @@ int kvshm_abort(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
   Ticks ticks(*call, n);
   for (uint32_t i = n; i-- > 0;) {
     int rc = check_handle(*call, b[i]);
-    if (!rc) {
-      // FILLING first: another member may publish it between the two looks.
-      if (fills(*call, b[i].id, b[i].seq))
-        rc = give_back(*call, b[i].id, ticks);
-      else if (holds_ready(*call, b[i].id, b[i].seq))
-        rc = release_hold(*call, b[i].id, ticks);
-      else
-        rc = -KVSHM_ENOTMINE;
-    }
+    if (!rc) rc = leave_fill(*call, b[i], ticks);
     if (rc) first = misuse(*call, rc);
   }
   return first;

@@ -24,6 +24,10 @@ Loaded load() {
   if (!l.driver.name) l.missing = "libcuda.so.1 has no " symbol ": the driver is too old";
   KVSHM_CUDA_FUNCTIONS(KVSHM_CUDA_LOAD)
 #undef KVSHM_CUDA_LOAD
+#define KVSHM_CUDA_LOAD(name, symbol, args) \
+  l.driver.name = reinterpret_cast<decltype(l.driver.name)>(dlsym(lib, symbol));
+  KVSHM_CUDA_COPIES(KVSHM_CUDA_LOAD)
+#undef KVSHM_CUDA_LOAD
   return l;
 }
 

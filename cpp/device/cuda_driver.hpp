@@ -26,6 +26,14 @@ enum : Result {
 enum : unsigned { kPortable = 1, kDeviceMap = 2 };                  // flags of a registration
 enum : int { kMemoryType = 2, kRangeStart = 11, kRangeSize = 12 };  // pointer attributes
 enum : unsigned { kHostMemory = 1 };
+struct Location {
+  int type, id;  // 0 = no hint
+};
+struct CopyAttributes {
+  int source_order;  // 1 = in stream order
+  Location source, target;
+  unsigned flags;
+};
 
 // X(name in this struct, symbol, arguments)
 #define KVSHM_CUDA_FUNCTIONS(X)                                                              \
@@ -43,9 +51,19 @@ enum : unsigned { kHostMemory = 1 };
   X(pointer_attribute, "cuPointerGetAttribute", (void* out, int attribute, Pointer p))       \
   X(error_string, "cuGetErrorString", (Result code, const char** out))
 
+// Those that only copies need.
+#define KVSHM_CUDA_COPIES(X)                                                                \
+  X(copy, "cuMemcpyAsync", (Pointer to, Pointer from, std::size_t bytes, void* stream))     \
+  X(stream_context, "cuStreamGetCtx", (void* stream, Context* out))                         \
+  /* as of CUDA 12.8; its _v2 has other arguments */                                        \
+  X(copy_batch, "cuMemcpyBatchAsync",                                                       \
+    (Pointer * to, Pointer * from, std::size_t* bytes, std::size_t n, CopyAttributes* what, \
+     std::size_t* first, std::size_t attributes, std::size_t* failed, void* stream))
+
 struct Driver {
 #define KVSHM_CUDA_MEMBER(name, symbol, args) Result(*name) args = nullptr;
   KVSHM_CUDA_FUNCTIONS(KVSHM_CUDA_MEMBER)
+  KVSHM_CUDA_COPIES(KVSHM_CUDA_MEMBER)  // may be missing, each: nullptr
 #undef KVSHM_CUDA_MEMBER
 };
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the C source of kvshm._capi: the whole public header as a cffi module.
 
-Run by CMake: ``_capi_build.py OUTPUT.c include/kvshm.h COMPILER``. The header, with its parts beside
-it, is the only source: the compiler's preprocessor expands its field lists and drops what cffi
-cannot read, and the numeric macros are declared from their names.
+Run by CMake: ``_capi_build.py OUTPUT.c include/kvshm.h COMPILER``. The header, with its parts
+beside it, is the only source: the compiler's preprocessor expands its field lists and drops what
+cffi cannot read, and the numeric macros are declared from their names.
 """
 import re
 import subprocess

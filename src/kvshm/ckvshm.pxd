@@ -237,6 +237,30 @@ cdef extern from "kvshm.h" nogil:
     int kvshm_get_device(kvshm_arena *a, kvshm_device *out)
     int64_t kvshm_device_ranges(kvshm_arena *a, kvshm_device_range *out, size_t cap)
 
+    # Paged KV tensors
+    int KVSHM_MEMORY_HOST, KVSHM_MEMORY_CUDA, KVSHM_PAGES_WAITS
+
+    ctypedef struct kvshm_run:
+        uint64_t address, stride, bytes, offset
+
+    ctypedef struct kvshm_pages:
+        size_t size
+        const kvshm_run *runs
+        uint32_t nruns, rows
+        uint64_t slice_bytes
+        uint32_t memory, zero
+        void *stream
+
+    int64_t kvshm_pages_prepare(kvshm_run *runs, uint32_t n, uint32_t rows, uint64_t slice_bytes,
+                                uint32_t *bad)
+    int kvshm_pages_check(const kvshm_pages *p, int writing, uint32_t *bad)
+    int64_t kvshm_pages_store(kvshm_arena *a, const kvshm_pages *p, const kvshm_handle *h,
+                              const uint32_t *rows, uint32_t n, uint32_t part, int32_t *codes)
+    int64_t kvshm_pages_load(kvshm_arena *a, const kvshm_pages *p, const kvshm_handle *h,
+                             const uint32_t *rows, uint32_t n, uint32_t part, int32_t *codes)
+    int64_t kvshm_pages_finish(kvshm_arena *a, const kvshm_handle *h, uint32_t n, uint32_t part,
+                               int32_t *codes)
+
     # Looking after an arena
     int64_t kvshm_evict(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys)
     int64_t kvshm_clear(kvshm_arena *a)

@@ -145,6 +145,7 @@ _OWN: tuple[type[Error], ...] = (
 _BY_CODE: dict[int, type[Error]] = {10001 + i: cls for i, cls in enumerate(_OWN)} | {
     errno.EINVAL: InvalidArgument,
     errno.ERANGE: InvalidArgument,
+    errno.EFAULT: InvalidArgument,
     errno.ENAMETOOLONG: InvalidArgument,
     errno.ESTALE: ArenaReplaced,
     errno.ENOENT: ArenaNotFound,

@@ -46,7 +46,8 @@ def test_initializers_fill_the_structs(tmp_path: Path) -> None:
         struct = name.removesuffix("_INIT").lower()
         checks += f"  {{ {struct} x = {name}; if (x.size != sizeof x) return 1; }}\n"
     source = tmp_path / "init.c"
-    source.write_text(f'#include "{headers.FOLDER / "kvshm.h"}"\nint main(void) {{\n{checks}  return 0;\n}}\n')
+    header = headers.FOLDER / "kvshm.h"
+    source.write_text(f'#include "{header}"\nint main(void) {{\n{checks}  return 0;\n}}\n')
     run("cc", "-std=c99", *PEDANTIC, "-Wno-missing-field-initializers", source,
         "-o", tmp_path / "init")
     run(tmp_path / "init")

@@ -8,7 +8,10 @@ import pytest
 
 pytest.importorskip("kvshm.core")
 
+from support.arenas import arena, make_arena  # noqa: E402
 from support.mock_device import build  # noqa: E402
+
+__all__ = ["arena", "make_arena"]
 
 
 @pytest.fixture(scope="session")

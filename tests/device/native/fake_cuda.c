@@ -205,6 +205,48 @@ result cuMemcpyDtoHAsync_v2(void* host, uint64_t at, size_t bytes, void* stream)
   return 0;
 }
 
+/* What copies of paged KV were asked for, in order; the one of this number fails (0: none). */
+static struct {
+  size_t copies, batches, fail_at;
+  uint64_t to[4096];
+} paged;
+void fake_copies_reset(size_t fail_at) {
+  memset(&paged, 0, sizeof paged);
+  paged.fail_at = fail_at;
+}
+size_t fake_copies(size_t* batches, uint64_t** to) {
+  *batches = paged.batches;
+  *to = paged.to;
+  return paged.copies;
+}
+
+result cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+  (void)stream;
+  if (!depth) return INVALID_CONTEXT;
+  if (paged.copies < 4096) paged.to[paged.copies] = to;
+  if (++paged.copies == paged.fail_at) return 1;
+  memcpy((void*)(uintptr_t)to, (const void*)(uintptr_t)from, bytes);
+  return 0;
+}
+
+/* As of CUDA 12.8: refuses the default stream, and attributes other than "in stream order". */
+result cuMemcpyBatchAsync(uint64_t* to, uint64_t* from, size_t* bytes, size_t n, int* order,
+                          size_t* first, size_t attributes, size_t* failed, void* stream) {
+  if (!stream || attributes != 1 || *first || *order != 1) return 1;
+  paged.batches++;
+  for (size_t i = 0; i < n; i++)
+    if (cuMemcpyAsync(to[i], from[i], bytes[i], stream)) {
+      *failed = i;
+      return 1;
+    }
+  return 0;
+}
+
+result cuStreamGetCtx(void* stream, void** out) {
+  *out = stream; /* cuStreamCreate's is the application's context */
+  return usable(stream) ? 0 : INVALID_CONTEXT;
+}
+
 result cuMemcpyHtoDAsync_v2(uint64_t at, const void* host, size_t bytes, void* stream) {
   (void)stream;
   memcpy((void*)(uintptr_t)at, host, bytes);
