@@ -91,7 +91,8 @@ class Config:
                               "node of the arena's memory")
     events: bool = _option(False, SWITCH, "publish KV events for blocks that this process stored")
     log_requests: bool = _option(True, SWITCH, "one INFO line per request")
-    label: str = _option("", text(63), "this process's name in the inspector; - = the engine's id")
+    label: str = _option("", text(63),
+                         "this process's name in the inspector; \"-\" = the engine's id")
 
     _sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     overridden: tuple[Overridden, ...] = field(default=(), repr=False, compare=False)

@@ -129,7 +129,7 @@ def text(longest: int, pattern: str = "", wanted: str = "") -> Kind:
         if pattern and not re.fullmatch(pattern, value, re.ASCII):
             raise ValueError(wanted)
         return value
-    return Kind("text", read, lambda value: value or "-")
+    return Kind("text", read, lambda value: value or "none")
 
 
 def _read_directory(value: Any) -> str | None:
@@ -140,4 +140,4 @@ def _read_directory(value: Any) -> str | None:
     return value
 
 
-DIRECTORY = Kind("path", _read_directory, lambda value: value or "-")
+DIRECTORY = Kind("path", _read_directory, lambda value: value or "none")

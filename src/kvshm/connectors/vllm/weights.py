@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fingerprint of the weights that vLLM serves: what tells a model from its fine-tuned self.
 
-From files that are there; nothing goes to the network. A folder costs one read of 4 KiB a tensor: 70B
-in 30 files, 720 tensors, 7 ms of processor time (28 ms on a busy machine) where they are in memory, as
-they are once vLLM has loaded them; else these reads go to the disk all at once.
+From files that are there; nothing goes to the network. A folder costs one read of 4 KiB a tensor:
+70B in 30 files, 720 tensors, 7 ms of processor time (28 ms on a busy machine) where they are in
+memory, as they are once vLLM has loaded them; else these reads go to the disk all at once.
 """
 from __future__ import annotations
 
