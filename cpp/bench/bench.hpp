@@ -77,6 +77,7 @@ int store(const Args&);
 int point(const Args&);
 int match(const Args&);
 int copy(const Args&);
+int paged(const Args&);
 int read_in_place(const Args&);
 int insert(const Args&);
 int keys(const Args&);

@@ -21,6 +21,8 @@ def measure(bench: Bench) -> list[Row]:
     for pages in bench.pages:
         with ExitStack() as stack:
             rows += _into(bench, stack, pages)
+        with ExitStack() as stack:
+            rows += _paged(bench, stack, pages)
     with ExitStack() as stack:
         stored = bench.store(stack, bench.pages[0], blocks=16, block_bytes=BLOCK_BYTES, chain=16)
         reader = bench.role(stack, "read", blocks=16, **stored.args())
@@ -50,3 +52,17 @@ def _into(bench: Bench, stack: ExitStack, pages: str) -> list[Row]:
     rows.append(row(ours, rates[ours], "GB/s", pages=pages))
     rows += [row(name, rates[name], "GB/s", pages=pages, reference=True) for name in loops]
     return rows
+
+
+def _paged(bench: Bench, stack: ExitStack, pages: str) -> list[Row]:
+    """An engine's rows of 2 MiB, of which each is one run or 32, many in one call."""
+    blocks = bench.scale.copy_blocks
+    stored = bench.store(stack, pages, blocks=blocks, block_bytes=BLOCK_BYTES, fill=0)
+    role = bench.role(stack, "paged", blocks=blocks, **stored.args())
+    names = ["kvshm_copy_in, beside paged rows", "memcpy, beside paged rows", "pages_store, 1 run",
+             "pages_store, 32 runs", "pages_load, 1 run", "pages_load, 32 runs"]
+    candidates: dict[str, Candidate] = {
+        name: partial(role.run, f"variant {number}") for number, name in enumerate(names)}
+    got = interleave(candidates, bench.scale.rounds, bench.progress, f"paged rows, {pages} pages")
+    return [row(name, samples(facts, "gb_per_second"), "GB/s", pages=pages, reference=number < 2)
+            for number, (name, facts) in enumerate(got.items())]
