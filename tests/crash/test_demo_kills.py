@@ -171,7 +171,7 @@ def test_fifty_random_kills_of_working_engines():
     rng = random.Random(seed)
     prompts = Prompts(rng)
     settings = Settings(kv=IN_PLACE, tiny=True, seed=0, block_tokens=BLOCK)
-    host = Host(settings, BLOCKS, "")
+    host = Host.create(settings, BLOCKS, "")
     settings = replace(settings, arena=host.name)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([worker_module.__name__, "kvshm.tools.engine.kv_arena"])

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
+from kvshm.tools.engine.asking import Reply  # noqa: E402
 from kvshm.tools.engine.checks import run_checks  # noqa: E402
-from kvshm.tools.engine.client import Reply  # noqa: E402
 from kvshm.tools.engine.compare import compare  # noqa: E402
 from kvshm.tools.engine.demo import blocks_wanted  # noqa: E402
 from kvshm.tools.engine.ledger import Ledger, common_prefix  # noqa: E402
@@ -95,6 +97,19 @@ def test_copy_mode_wants_the_expected_number():
     outcome = good_outcome("copy")
     outcome.bytes_copied += 1
     assert not run_checks(outcome, tiny=False)["bytes_copied"].holds
+
+
+def test_an_engine_that_tells_no_logits_is_judged_by_its_tokens():
+    outcome = good_outcome("vllm")
+    for one in outcome.referenced:
+        bare = Reply([1, 2], None, 100.0, [], [], {})
+        one.cold, one.comparison = bare, compare(replace(one.reply, logits=None), bare)
+    checks = run_checks(outcome, tiny=False)
+    assert all(check.holds for check in checks.values())
+    assert not any(name.startswith("logits") for name in checks)
+    assert outcome.logits_max_diff() is None
+    one.comparison = compare(replace(one.reply, tokens=[1, 3]), bare)
+    assert not run_checks(outcome, tiny=False)["tokens_equal"].holds
 
 
 def test_comparison_stops_at_the_first_different_token():

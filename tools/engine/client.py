@@ -12,31 +12,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from .asking import Event, Reply, WorkerError
 from .settings import Settings
 
-Event = Callable[["WorkerProcess", dict[str, Any]], None]
 START_LIMIT = 120.0  # importing torch on a loaded machine takes a while
-
-
-class WorkerError(RuntimeError):
-    """A worker died or reported an error; the message says which and what it last wrote."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    tokens: list[int]
-    logits: np.ndarray  # (tokens, vocabulary)
-    ttft_ms: float
-    reused: list[str]
-    chunks: list[tuple[int, int]]
-    counts: dict[str, int]
 
 
 class WorkerProcess:

@@ -8,8 +8,7 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from . import tokens
-from .client import Reply, WorkerError, WorkerProcess
+from .asking import Reply, Worker, WorkerError
 from .fleet import REQUEST_LIMIT, Fleet, Question
 from .prompts import Prompts
 from .records import Crash, Served
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 CLEAN_LIMIT = 2.0  # seconds after a kill until nothing of the dead may be left
 ATTEMPTS = 5  # to kill before the prompt is done
 FOLLOW_UPS = ("Please say that again in one sentence.", "Are you sure? Check the rules above.")
-Asked = tuple[WorkerProcess, Question, int, Future[Reply]]
+Asked = tuple[Worker, Question, int, Future[Reply]]
 
 
 def crash_one(
@@ -32,9 +31,10 @@ def crash_one(
     victim, survivors, ledger = fleet.workers[-1], fleet.workers[:-1], fleet.ledger
     fleet.progress.phase(f"a new prompt for {victim.label}, then SIGKILL in mid-prefill")
     asked = _ask_all(fleet, conversations, survivors, 0)
+    words = fleet.language
     for attempt in range(ATTEMPTS):
         text = f"Deployment {attempt + 2} of the same. {prompts.system}"
-        prompt = [*tokens.system_turn(text), *tokens.user_turn(FOLLOW_UPS[0])]
+        prompt = [*words.system_turn(text), *words.user_turn(FOLLOW_UPS[0])]
         before = ledger.registered_by(victim.label)
         half_way = HalfWay(fleet, victim, len(prompt))
         doomed = victim.ask(prompt, fleet.new_tokens)
@@ -68,11 +68,11 @@ def crash_one(
 class HalfWay:
     """Tells when a worker has computed half of a prompt."""
 
-    def __init__(self, fleet: Fleet, worker: WorkerProcess, tokens_in_all: int) -> None:
+    def __init__(self, fleet: Fleet, worker: Worker, tokens_in_all: int) -> None:
         self.position = 0
         self._reached = threading.Event()
 
-        def watch(who: WorkerProcess, position: int) -> None:
+        def watch(who: Worker, position: int) -> None:
             if who is worker and not self._reached.is_set():
                 self.position = position
                 if position >= tokens_in_all // 2:
@@ -85,7 +85,7 @@ class HalfWay:
 
 
 def _ask_all(
-    fleet: Fleet, conversations: Conversations, workers: list[WorkerProcess], number: int
+    fleet: Fleet, conversations: Conversations, workers: list[Worker], number: int
 ) -> list[Asked]:
     """A follow-up question for each, in conversations that are at its end."""
     asked = []

@@ -4,20 +4,28 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from ..environments import Absent
 from . import prompts as prompts_file
 from . import report, tokens
+from .asking import DemoError
 from .checks import run_checks
-from .client import WorkerError
+from .client import WorkerProcess
 from .config import default_block_tokens
 from .fleet import Fleet
 from .progress import Progress
 from .scenario import Plan, play
-from .settings import IN_PLACE, MODES, OFF, Settings
+from .settings import IN_PLACE, MODES, OFF, VLLM, Settings
+
+BUILT_IN = "built-in"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,18 +35,27 @@ def parser() -> argparse.ArgumentParser:
         "arena; compares them with workers that share nothing; kills one; starts a fresh one. "
         "Exit status 0 if every check holds, 1 if one does not, 2 for a wrong call.",
     )
+    p.add_argument("--engine", choices=(BUILT_IN, VLLM), default=BUILT_IN,
+                   help="vllm: real vLLM processes with kvshm as their connector; the first time "
+                   "their environment is made, minutes and 3.5 GB in the user's cache folder "
+                   "(default built-in)")
     p.add_argument("--workers", type=int, default=2, help="processes, at least 2 (default 2)")
     p.add_argument("--prompts", type=Path, default=prompts_file.SHIPPED, metavar="FILE",
                    help="a system prompt and conversations (default: those that come with kvshm)")
-    p.add_argument("--kv", choices=MODES, default=IN_PLACE,
+    p.add_argument("--kv", choices=MODES, default=None,
                    help="in-place: the workers' KV is the arena; copy: each keeps its own cache "
                    "and copies blocks once; off: nothing is shared (default in-place)")
-    p.add_argument("--tiny", action="store_true", help="a model of 0.1 M parameters, for tests")
+    p.add_argument("--tiny", action="store_true",
+                   help="a model of 0.1 M parameters (vllm: 5 M), for tests")
+    p.add_argument("--model", type=Path, default=None, metavar="DIR",
+                   help="vllm: a local model (default: random weights, 109 M parameters)")
+    p.add_argument("--tp", type=int, default=1, help="vllm: ranks of each worker (default 1)")
     size = p.add_mutually_exclusive_group()
     size.add_argument("--blocks", type=int, default=0, help="blocks of the arena (default: enough)")
     size.add_argument("--size", default="", help="bytes of the arena instead, as in 512MiB")
     p.add_argument("--block-tokens", type=int, default=0,
-                   help="tokens of a block, and of a prefill chunk (default 64, tiny 16)")
+                   help="tokens of a block, and of a prefill chunk (default 64, tiny 16; vllm "
+                   "32, and its chunks are of 512)")
     p.add_argument("--new-tokens", type=int, default=8, help="tokens of an answer (default 8)")
     p.add_argument("--references", type=int, default=0,
                    help="requests asked without reuse too (default 4, tiny 8)")
@@ -51,9 +68,14 @@ def parser() -> argparse.ArgumentParser:
 
 def check_call(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for name, least in (("workers", 2), ("new_tokens", 1), ("blocks", 0), ("block_tokens", 0),
-                        ("references", 0)):
+                        ("references", 0), ("tp", 1)):
         if getattr(args, name) < least:
             p.error(f"--{name.replace('_', '-')} must be at least {least}")
+    strange = ("kv", "blocks", "seed") if args.engine == VLLM else ("model", "tp")
+    for name in strange:
+        if getattr(args, name) != p.get_default(name):
+            p.error(f"--{name} is not for --engine {args.engine}")
+    args.kv = VLLM if args.engine == VLLM else args.kv or IN_PLACE
 
 
 def blocks_wanted(prompts: prompts_file.Prompts, block_tokens: int, new_tokens: int) -> int:
@@ -76,15 +98,10 @@ def main(argv: list[str] | None = None) -> int:
         prompts = prompts_file.load(args.prompts)
     except prompts_file.PromptsError as error:
         p.error(str(error))
-    settings = Settings(
-        kv=args.kv, tiny=args.tiny, seed=args.seed, directory=args.dir,
-        block_tokens=args.block_tokens or default_block_tokens(args.tiny),
-    )
-    plan = Plan(args.workers, args.references or (8 if args.tiny else 4))
     progress = Progress()
     try:
-        return run(args, prompts, settings, plan, progress)
-    except WorkerError as error:
+        return run(args, prompts, progress)
+    except (Absent, DemoError) as error:
         progress.close()
         print(f"tools/demo: {error}", file=sys.stderr)
         return 1
@@ -93,41 +110,51 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-def run(
-    args: argparse.Namespace,
-    prompts: prompts_file.Prompts,
-    settings: Settings,
-    plan: Plan,
-    progress: Progress,
-) -> int:
+@contextlib.contextmanager
+def built_in(
+    args: argparse.Namespace, prompts: prompts_file.Prompts, progress: Progress
+) -> Iterator[tuple[Fleet, Any]]:
+    """Its workers, yet to be started, and the arena's Host; None with --kv off."""
+    settings = Settings(
+        kv=args.kv, tiny=args.tiny, seed=args.seed, directory=args.dir,
+        block_tokens=args.block_tokens or default_block_tokens(args.tiny),
+    )
     host = None
     if settings.kv != OFF:
-        from .host import Host, HostError
+        from .host import Host
 
         blocks = args.blocks
         if not blocks and not args.size:
             blocks = blocks_wanted(prompts, settings.block_tokens, args.new_tokens)
-        try:
-            host = Host(settings, blocks, args.size)
-        except HostError as error:
-            print(f"tools/demo: {error}", file=sys.stderr)
-            return 1
+        host = Host.create(settings, blocks, args.size)
         settings = replace(settings, arena=host.name)
     try:
-        fleet = Fleet(settings, args.new_tokens, progress)
-        outcome = play(plan, prompts, fleet, host)
-        checks = run_checks(outcome, settings.tiny)
-        arena = host.summary() if host is not None else {}
+        yield Fleet(settings.kv, partial(WorkerProcess, settings), tokens, settings.block_tokens,
+                    args.new_tokens, progress), host
     finally:
-        progress.close()
         if host is not None:
             host.close(args.keep)
+
+
+def run(args: argparse.Namespace, prompts: prompts_file.Prompts, progress: Progress) -> int:
+    engines = built_in
+    if args.engine == VLLM:
+        from ..vllm.demo import engines
+    plan = Plan(args.workers, args.references or (8 if args.tiny else 4))
+    with contextlib.ExitStack() as stack:
+        stack.callback(progress.close)
+        fleet, host = stack.enter_context(engines(args, prompts, progress))
+        outcome = play(plan, prompts, fleet, host)
+        checks = run_checks(outcome, args.tiny)
+        arena = host.summary() if host is not None else {}
     if args.json:
-        print(report.document(outcome, checks, vars(args) | {"prompts": str(args.prompts)}, arena))
+        options = {name: str(value) if isinstance(value, Path) else value
+                   for name, value in vars(args).items()}
+        print(report.document(outcome, checks, options, arena))
     else:
         print(report.text(outcome, checks, arena))
     if args.keep and host is not None:
-        where = f" --dir {settings.directory}" if settings.directory else ""
+        where = f" --dir {host.directory}" if host.directory else ""
         print(f"kept: kvshm stat {host.name}{where}; remove it with kvshm rm {host.name}{where}",
               file=sys.stderr)
     return 0 if all(check.holds for check in checks.values()) else 1

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .client import Reply, WorkerProcess
+from .asking import Language, Reply, Start, Worker
 from .compare import compare
 from .ledger import Ledger
 from .progress import Progress
 from .records import Served
-from .settings import Settings
 
 REQUEST_LIMIT = 300.0  # seconds that any request may take
-Watch = Callable[[WorkerProcess, int], None]
+Watch = Callable[[Worker, int], None]
 
 
 @dataclass(frozen=True)
@@ -28,29 +27,33 @@ class Question:
 
 
 class Fleet:
-    def __init__(self, settings: Settings, new_tokens: int, progress: Progress) -> None:
-        self.settings = settings
+    def __init__(self, kv: str, start: Start, language: Language, block_tokens: int,
+                 new_tokens: int, progress: Progress) -> None:
+        """kv: how the workers share, as settings.py names it."""
+        self.kv = kv
+        self.language = language
+        self._start = start
         self.new_tokens = new_tokens
         self.progress = progress
-        self.ledger = Ledger(settings.block_tokens)
-        self.workers: list[WorkerProcess] = []
+        self.ledger = Ledger(block_tokens)
+        self.workers: list[Worker] = []
         self.watch: Watch | None = None  # told of each prefill step
         self._started = 0
         self._counts: dict[str, dict[str, int]] = {}
         self._lock = threading.Lock()
 
-    def start(self, number: int) -> list[WorkerProcess]:
+    def start(self, number: int) -> list[Worker]:
         """Start so many more, and wait until they can be asked."""
         fresh = []
         for _ in range(number):
-            fresh.append(WorkerProcess(self.settings, f"worker-{self._started}", self._hear))
+            fresh.append(self._start(f"worker-{self._started}", self._hear))
             self._started += 1
         self.workers += fresh
         for worker in fresh:
             worker.wait_ready()
         return fresh
 
-    def kill(self, worker: WorkerProcess) -> None:
+    def kill(self, worker: Worker) -> None:
         worker.kill()
         self.workers.remove(worker)
         self.progress.state(worker.label, "")
@@ -61,12 +64,15 @@ class Fleet:
         for worker in self.workers:
             worker.stop()
 
-    def counted(self, *names: str) -> int:
-        """Sum over all workers of what they count; of a killed one as of its last answer."""
+    def counted(self, *names: str) -> int | None:
+        """Sum over all workers of what they count; of a killed one as of its last answer. None if
+        they do not count it."""
         with self._lock:
+            if any(name not in counts for counts in self._counts.values() for name in names):
+                return None
             return sum(counts[name] for counts in self._counts.values() for name in names)
 
-    def answer(self, worker: WorkerProcess, question: Question) -> Served:
+    def answer(self, worker: Worker, question: Question) -> Served:
         """Ask and wait."""
         shared = self.ledger.shared_with_others(worker.label, question.prompt)
         reply = worker.ask(question.prompt, self.new_tokens).result(REQUEST_LIMIT)
@@ -75,7 +81,7 @@ class Fleet:
         return self.account(worker, question, reply, shared)
 
     def account(
-        self, worker: WorkerProcess, question: Question, reply: Reply, shared: int
+        self, worker: Worker, question: Question, reply: Reply, shared: int
     ) -> Served:
         own, others = self.ledger.split(worker.label, reply.reused)
         return Served(
@@ -86,12 +92,12 @@ class Fleet:
 
     def reference(self, chosen: list[Served]) -> None:
         """Ask the same again without reuse: of the same worker, unless another has less to do."""
-        work: dict[WorkerProcess, list[Served]] = {worker: [] for worker in self.workers}
+        work: dict[Worker, list[Served]] = {worker: [] for worker in self.workers}
         for served in chosen:
             worker = min(work, key=lambda w: (len(work[w]), w.label != served.worker))
             work[worker].append(served)
 
-        def again(worker: WorkerProcess, served: Served) -> Served:
+        def again(worker: Worker, served: Served) -> Served:
             reply = worker.ask(served.prompt, self.new_tokens, reuse=False)
             served.cold = reply.result(REQUEST_LIMIT)
             served.comparison = compare(served.reply, served.cold)
@@ -101,14 +107,14 @@ class Fleet:
 
     def in_parallel(
         self,
-        work: dict[WorkerProcess, list[Any]],
-        do: Callable[[WorkerProcess, Any], Served],
+        work: dict[Worker, list[Any]],
+        do: Callable[[Worker, Any], Served],
     ) -> list[Served]:
         """Each worker does its list in order, all workers at once."""
         results: list[Served] = []
         failures: list[BaseException] = []
 
-        def run(worker: WorkerProcess, items: list[Any]) -> None:
+        def run(worker: Worker, items: list[Any]) -> None:
             try:
                 for item in items:
                     results.append(do(worker, item))
@@ -124,7 +130,7 @@ class Fleet:
             raise failures[0]
         return results
 
-    def _hear(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
+    def _hear(self, worker: Worker, message: dict[str, Any]) -> None:
         """In the reader thread of that worker."""
         if message["event"] == "block":
             self.ledger.block(worker.label, message["key"], message["parent"], message["made"])

@@ -11,29 +11,42 @@ from typing import Any
 
 import kvshm
 
+from .asking import DemoError
 from .identity import identity_of
 from .settings import Settings
 
 POLL = 0.01
 
 
-class HostError(RuntimeError):
+class HostError(DemoError):
     """No arena could be made; the message says why and what helps."""
 
 
+def demo_name() -> str:
+    """For an arena that nobody else uses."""
+    return f"demo-{os.getpid()}-{secrets.token_hex(3)}"
+
+
 class Host:
-    def __init__(self, settings: Settings, blocks: int, size: str) -> None:
+    def __init__(self, name: str, directory: str | None = None,
+                 arena: kvshm.Arena | None = None) -> None:
+        """Without an arena that of this name is looked for when it is first needed: its users
+        make it."""
+        self.name = name
+        self.directory = directory
+        self._found = arena
+
+    @classmethod
+    def create(cls, settings: Settings, blocks: int, size: str) -> Host:
         """Either a number of blocks, or (0) as many as fit into `size` bytes."""
-        self.directory = settings.directory
-        self.identity = identity_of(settings)
         block_bytes = settings.model.block_bytes(settings.block_tokens)
         try:
-            self._arena = kvshm.Arena.create(
-                f"demo-{os.getpid()}-{secrets.token_hex(3)}",
+            arena = kvshm.Arena.create(
+                demo_name(),
                 size=size if not blocks else 0,
                 blocks=blocks,
                 block_bytes=block_bytes,
-                identity=self.identity,
+                identity=identity_of(settings),
                 dir=settings.directory,
                 label="demo",
             )
@@ -43,10 +56,16 @@ class Host:
                 f"no arena of {asked} (a block is {block_bytes} bytes): {error}. "
                 "--blocks or --size asks for less, --dir names another tmpfs"
             ) from error
+        return cls(str(arena.name), settings.directory, arena)
 
     @property
-    def name(self) -> str:
-        return str(self._arena.name)
+    def _arena(self) -> kvshm.Arena:
+        if self._found is None:
+            try:
+                self._found = kvshm.Arena.attach(self.name, dir=self.directory, label="demo")
+            except kvshm.Error as error:
+                raise HostError(f"the engines made no arena {self.name}: {error}") from error
+        return self._found
 
     @property
     def blocks(self) -> int:
@@ -60,12 +79,13 @@ class Host:
         stats = self.stats()
         return stats["copy_in_bytes_total"] + stats["copy_out_bytes_total"]
 
-    def has_slot(self, pid: int) -> bool:
-        return any(one.pid == pid for one in self._arena.processes())
-
     def wait_gone(self, pid: int, limit: float) -> bool:
-        """Until the process has no slot: it is given back when nothing that it held is left."""
-        return _within(limit, lambda: not self.has_slot(pid))
+        """Until neither the process nor another dead one (it may have had children) has a slot: it
+        is given back when nothing that it held is left."""
+        def gone() -> bool:
+            return all(one.alive and one.pid != pid for one in self._arena.processes())
+
+        return _within(limit, gone)
 
     def broken_when_quiet(self, limit: float) -> list[str]:
         """Invariants still broken when no request is in flight; none may be, nor a held block."""
@@ -95,10 +115,13 @@ class Host:
         }
 
     def close(self, keep: bool) -> None:
-        name = self.name
-        self._arena.close()
+        if self._found is not None:
+            self._found.close()
         if not keep:
-            kvshm.remove(name, dir=self.directory, force=True)
+            try:
+                kvshm.remove(self.name, dir=self.directory, force=True)
+            except kvshm.ArenaNotFound:
+                pass  # its users never made it
 
 
 def _within(limit: float, done: Callable[[], bool]) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-from .client import Reply
+from .asking import Reply
 from .compare import Comparison
 
 
@@ -76,8 +76,11 @@ class Outcome:
             every.append(self.restart)
         return [one for one in every if one.cold is not None]
 
-    def logits_max_diff(self) -> float:
-        return max((o.comparison.max_diff for o in self.referenced if o.comparison), default=0.0)
+    def logits_max_diff(self) -> float | None:
+        """None where the engine tells no logits."""
+        found = [o.comparison.max_diff for o in self.referenced if o.comparison]
+        told = [one for one in found if one is not None]
+        return max(told, default=0.0) if len(told) == len(found) else None
 
     def tokens_equal(self) -> bool:
         compared = [o.comparison for o in self.referenced if o.comparison]

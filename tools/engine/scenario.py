@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import tokens
-from .client import WorkerProcess
+from .asking import Language, Worker
 from .compare import compare
 from .crash import crash_one
 from .fleet import Fleet, Question
@@ -27,26 +26,27 @@ class Plan:
 class Conversations:
     """What was said so far in each."""
 
-    def __init__(self, prompts: Prompts) -> None:
+    def __init__(self, prompts: Prompts, words: Language) -> None:
+        self._words = words
         self.all = prompts.conversations
-        self._said = [tokens.system_turn(prompts.system) for _ in self.all]
+        self._said = [words.system_turn(prompts.system) for _ in self.all]
 
     def question(self, conversation: int, turn: int, text: str) -> Question:
-        prompt = [*self._said[conversation], *tokens.user_turn(text)]
+        prompt = [*self._said[conversation], *self._words.user_turn(text)]
         return Question(conversation, self.all[conversation].name, turn, prompt)
 
     def went_on(self, question: Question, answer: list[int]) -> None:
-        self._said[question.conversation] = [*question.prompt, *answer, tokens.END]
+        self._said[question.conversation] = [*question.prompt, *answer, *self._words.end_turn()]
 
 
 def play(plan: Plan, prompts: Prompts, fleet: Fleet, host: Host | None) -> Outcome:
     """Without a host nothing is shared. The workers are stopped in any case."""
-    outcome = Outcome(fleet.settings.kv)
-    conversations = Conversations(prompts)
+    outcome = Outcome(fleet.kv)
     phase = fleet.progress.phase
     try:
         phase(f"starting {plan.workers} workers")
         fleet.start(plan.workers)
+        conversations = Conversations(prompts, fleet.language)
         _converse(conversations, fleet, outcome)
         chosen = _sample(outcome.served, plan.references)
         phase(f"the same without reuse: {len(chosen)} requests")
@@ -71,14 +71,14 @@ def play(plan: Plan, prompts: Prompts, fleet: Fleet, host: Host | None) -> Outco
 def _converse(conversations: Conversations, fleet: Fleet, outcome: Outcome) -> None:
     """Round by round; a conversation changes its worker with every turn."""
 
-    def ask(worker: WorkerProcess, question: Question) -> Served:
+    def ask(worker: Worker, question: Question) -> Served:
         served = fleet.answer(worker, question)
         conversations.went_on(question, served.reply.tokens)
         return served
 
     workers = fleet.workers
     for turn in range(max(len(one.turns) for one in conversations.all)):
-        work: dict[WorkerProcess, list[Question]] = {}
+        work: dict[Worker, list[Question]] = {}
         for i, conversation in enumerate(conversations.all):
             if turn < len(conversation.turns):
                 question = conversations.question(i, turn, conversation.turns[turn])

@@ -11,6 +11,7 @@ from .config import ModelConfig, model_config
 IN_PLACE = "in-place"
 COPY = "copy"
 OFF = "off"
+VLLM = "vllm"  # its own cache and a connector; not a mode of the built-in engine
 MODES = (IN_PLACE, COPY, OFF)
 
 

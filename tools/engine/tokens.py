@@ -38,6 +38,11 @@ def system_turn(text: str) -> list[int]:
     return [BEGIN, SYSTEM, *encode(text), END]
 
 
+def end_turn() -> list[int]:
+    """The mark after an answer."""
+    return [END]
+
+
 def user_turn(text: str) -> list[int]:
     """The user's words, and the mark after which the model answers."""
     return [USER, *encode(text), END, ASSISTANT]
