@@ -59,7 +59,9 @@ class WorkerSide:
         missing = [name for name in group.layers if name not in caches]
         if missing:
             raise kvshm.InvalidArgument(f"layer {missing[0]}: no KV cache was registered for it")
-        return runs_of({name: caches[name] for name in group.layers}, self._blocks)
+        # An attention kernel may divide a block of the engine into several of its own.
+        ratio = max(1, caches[group.layers[0]].shape[0] // self._blocks)
+        return runs_of({name: caches[name] for name in group.layers}, self._blocks, ratio)
 
     def unregister(self) -> None:
         """The tensors are about to go (sleep): nothing of them is used until `register`."""
@@ -200,4 +202,3 @@ class WorkerSide:
     def close(self) -> None:
         self._detach()
         self.pages = {}
-
