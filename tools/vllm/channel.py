@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from .group import kill_group
+from .group import empties, kill_group
 from .environment import READY
 from .overlay import overlay
 
@@ -38,6 +38,7 @@ class Channel:
         self._pending: dict[int, Future[Any]] = {}
         self._ended: EngineError | None = None
         self._lock = threading.Lock()
+        self._ranks: set[str] = set()
         self._folder = Path(tempfile.mkdtemp(prefix="kvshm-vllm-"))
         try:
             self._process = self._spawn(python, env, path)
@@ -52,7 +53,7 @@ class Channel:
         path = [overlay(python, self._folder / "python"), *path]
         env = {name: value for name, value in os.environ.items()
                if not name.startswith("PYTHON") and name != READY}
-        env |= {**more, "PYTHONPATH": os.pathsep.join(map(str, path))}
+        env |= {**more, "PYTHONPATH": os.pathsep.join(map(str, path)), "TMPDIR": str(self._folder)}
         with open(self.log_path, "wb") as log:
             return subprocess.Popen(
                 [str(python), "-X", "faulthandler", "-m", f"{__package__}.driver"], env=env,
@@ -99,8 +100,20 @@ class Channel:
     def log(self) -> str:
         return self.log_path.read_text(encoding="utf-8", errors="replace")
 
-    def wait(self, limit: float) -> None:
-        self._process.wait(limit)
+    def stop(self, limit: float) -> None:
+        """Asks it to stop, and waits for the end of all that it has started."""
+        self._note_ranks()
+        try:
+            self.result(self.order("stop"), "stop", limit)
+            self._process.wait(limit)
+            empties(self.pid, limit)
+        except (EngineError, subprocess.TimeoutExpired):
+            pass  # close() kills
+
+    def _note_ranks(self) -> None:
+        """vLLM's tensor-parallel ranks leave shared memory, named after a file in their temporary
+        folder, which goes when they end well."""
+        self._ranks.update(made.name for made in self._folder.glob("vllm_dist_*"))
 
     def kill(self) -> None:
         kill_group(self.pid)
@@ -115,6 +128,10 @@ class Channel:
                 stream.close()
             except BrokenPipeError:
                 pass
+        self._note_ranks()
+        for name in self._ranks:
+            for left in Path("/dev/shm").glob(f"{name}*"):
+                left.unlink(missing_ok=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _hear(self) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from subprocess import TimeoutExpired
 from typing import Any
 
 from .channel import Channel, EngineError
@@ -152,11 +151,7 @@ class Engine:
     def close(self, limit: float = 30.0) -> None:
         """Asks it to stop; kills what is left after the limit, or at once if it is busy."""
         if self._channel.idle and self._start.exception(0) is None:
-            try:
-                self._do("stop", limit)
-                self._channel.wait(limit)
-            except (EngineError, TimeoutExpired):
-                pass
+            self._channel.stop(limit)
         self._channel.close()
 
     def _do(self, op: str, limit: float, **fields: Any) -> Any:

@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 
 LIMIT = 30.0  # seconds for the kernel to take killed processes off
+# Python's own helper, which unlinks the shared memory of those that died.
+TRACKER = b"multiprocessing.resource_tracker"
+TRACKER_LIMIT = 5.0  # seconds for its work
 
 
 def members(group: int) -> list[int]:
@@ -25,14 +28,40 @@ def members(group: int) -> list[int]:
     return found
 
 
+def empties(group: int, limit: float) -> bool:
+    """Waits until none of the group runs."""
+    deadline = time.monotonic() + limit
+    while members(group):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def kill_group(group: int) -> None:
     """SIGKILL to all of it; returns when none is left. One that forks meanwhile is caught too."""
     deadline = time.monotonic() + LIMIT
-    while members(group):
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+    while doomed := [pid for pid in members(group) if not _tracks(pid)]:
+        for pid in doomed:
+            _kill(pid)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {members(group)} outlived SIGKILL for {LIMIT:g} s")
+            raise TimeoutError(f"processes {doomed} outlived SIGKILL for {LIMIT:g} s")
         time.sleep(0.01)
+    if not empties(group, TRACKER_LIMIT):
+        for pid in members(group):
+            _kill(pid)
+        empties(group, LIMIT)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _tracks(pid: int) -> bool:
+    try:
+        return TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
