@@ -4,6 +4,7 @@ supported version (0.33) or its oldest (0.29). What it does not have, the connec
 from __future__ import annotations
 
 import enum
+import hashlib
 import sys
 import types
 from abc import ABC, abstractmethod
@@ -14,6 +15,7 @@ from types import SimpleNamespace as NS
 from typing import Any
 
 import pytest
+from kvshm.connectors.vllm.identity import none_hash_seed
 
 V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
 CONNECTOR = "kvshm.connectors.vllm"
@@ -175,6 +177,10 @@ class CacheHitSource(enum.Enum):
     HOST = "host"
 
 
+def _hash(value: Any) -> bytes:
+    return hashlib.sha256(repr(value).encode()).digest()
+
+
 def _modules(version: str, oldest: bool) -> dict[str, dict[str, Any]]:
     common = {"KVConnectorRole": KVConnectorRole, "KVConnectorMetadata": KVConnectorMetadata,
               "KVConnectorWorkerMetadata": KVConnectorWorkerMetadata, "SupportsHMA": SupportsHMA,
@@ -189,7 +195,10 @@ def _modules(version: str, oldest: bool) -> dict[str, dict[str, Any]]:
         "vllm.distributed.kv_events": {
             "KVCacheEvent": NS, "BlockStored": lambda **f: NS(kind="stored", **f),
             "BlockRemoved": lambda **f: NS(kind="removed", **f)},
-        "vllm.v1.core.kv_cache_utils": {"maybe_convert_block_hash": lambda one: one},
+        "vllm.utils.hashing": {"get_hash_fn_by_name": lambda name: _hash},
+        "vllm.v1.core.kv_cache_utils": {
+            "maybe_convert_block_hash": lambda one: one,
+            "NONE_HASH": _hash(none_hash_seed("sha256"))},
     }
     if not oldest:
         modules["vllm.v1.metrics.cache_hit_source"] = {"CacheHitSource": CacheHitSource}

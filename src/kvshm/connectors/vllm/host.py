@@ -22,10 +22,11 @@ class Host:
         self._config, self._base, self._block_bytes = config, identity, block_bytes
         self._label = label
         self._retry_at = 0.0
+        self._off = config.size == 0
         self.identity = identity
         self.arena: kvshm.Arena | None = None
         self.ref: ArenaRef | None = None
-        if config.size:
+        if not self._off:
             self.arena = self._open()
             self.ref = self._refer(self.arena)
 
@@ -43,7 +44,7 @@ class Host:
 
     def ready(self) -> kvshm.Arena | None:
         """The arena, if there is one. One that was removed is opened anew, at intervals."""
-        if self.arena is None and self._config.size and time.monotonic() >= self._retry_at:
+        if self.arena is None and not self._off and time.monotonic() >= self._retry_at:
             try:
                 self.arena = self._open()
                 self.ref = self._refer(self.arena)
@@ -67,6 +68,11 @@ class Host:
                 arena.close(timeout=1.0)
             except kvshm.Error:
                 pass  # what still runs in it ends with the process
+
+    def turn_off(self) -> None:
+        """For the rest of the engine's life."""
+        self._off = True
+        self.lost()
 
     def reset(self) -> bool:
         """A new epoch for every process of the arena; what the old one left unheld is freed."""

@@ -18,7 +18,7 @@ from .adapters import adapter_digest
 from .events import Events
 from .groups import groups_of, replicated
 from .host import Host
-from .identity import identity_of
+from .identity import confirm_seed, identity_of
 from .layout import layout_text, slice_bytes
 from .metadata import NOWHERE, KvshmMetadata, KvshmWorkerMeta, LoadJob, Piece, Result, SaveJob
 from .requests import MAX_SAVE_FAILURES, RequestState
@@ -79,15 +79,31 @@ class SchedulerSide:
         self._new_loads: list[LoadJob] = []
         self._given: set[int] = set()  # engine blocks that were given out in this step
         self._failures_seen = 0
+        self._hash_algorithm = vllm_config.cache_config.prefix_caching_hash_algo
+        self._confirmed = False  # vLLM's hashes begin as the identity says
 
     # ---- requests ------------------------------------------------------------------------------
 
     def new_request(self, request: Any) -> RequestState:
+        self._confirm()
         self.finish(request.request_id)  # an old one of this name
         adapter = adapter_digest(request.lora_request) if request.lora_request else b""
         state = RequestState(request, self.groups, self.host.identity, adapter)
         self.states[request.request_id] = state
         return state
+
+    def _confirm(self) -> None:
+        """Once, when vLLM has drawn its seed: later than this object is made."""
+        if self._confirmed:
+            return
+        self._confirmed = True
+        try:
+            confirm_seed(self._hash_algorithm)
+        except kvshm.Unsupported as error:
+            log.error("kvshm: %s; nothing is loaded or saved", error)
+            self.host.turn_off()
+        except ImportError as error:
+            log.warning("kvshm: the seed of vLLM's hashes cannot be checked: %s", error)
 
     def matched(self, request: Any, local: int) -> tuple[int, bool]:
         """Tokens beyond `local` that can be loaded, held from now on; and whether by and by."""
