@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine that calls a KV connector in the order of vLLM's scheduler and model runner (0.32), with
-the mock model. One process; every rank is an object. No GPU, no threads of its own."""
+"""An engine that calls a KV connector in the order of vLLM's scheduler and model runner (0.32),
+with the mock model. One process; every rank is an object. No GPU, no threads of its own."""
 from __future__ import annotations
 
 import copy
@@ -233,7 +233,8 @@ class Engine:
                 break
             self.connector.update_state_after_alloc(
                 request, Blocks(self.manager.tables[name]), external)
-            if not request.preemptions and local is not None:
+            if local is not None and not request.admitted:
+                request.admitted = True
                 request.cached, request.external = computed, external
             request.num_computed_tokens = computed
             if later:

@@ -143,7 +143,8 @@ class Cache:
 
     def __init__(self, model: Model, blocks: int, block_tokens: int) -> None:
         self.model, self.block_tokens = model, block_tokens
-        self.arrays = [{model.layer_name(g, n): np.zeros((blocks, HEADS, block_tokens, 1), np.uint64)
+        shape = (blocks, HEADS, block_tokens, 1)
+        self.arrays = [{model.layer_name(g, n): np.zeros(shape, np.uint64)
                         for g in range(len(model.windows)) for n in range(model.layers)}
                        for _ in range(model.ranks)]
 
@@ -151,8 +152,8 @@ class Cache:
         return {name: Tensor(array) for name, array in self.arrays[rank].items()}
 
     def _lane(self, lane: Lane) -> np.ndarray:
-        return self.arrays[lane.rank][self.model.layer_name(lane.group, lane.layer)][:, lane.head,
-                                                                                    :, 0]
+        layer = self.model.layer_name(lane.group, lane.layer)
+        return self.arrays[lane.rank][layer][:, lane.head, :, 0]
 
     def read(self, tables: Sequence[Sequence[int]], n: int) -> np.ndarray:
         """(lanes, n) values of a request's first n tokens, by its block tables."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and the KV cache manager of the mock engine: block hashes, block tables, prefix cache."""
+"""Requests and the KV cache manager of the mock engine: hashes, block tables, prefix cache."""
 from __future__ import annotations
 
 import hashlib
@@ -20,6 +20,7 @@ class Request:
         self.num_computed_tokens = 0
         self.skip_reading_prefix_cache = False
         self.status = "waiting"  # remote, running, preempted, finished
+        self.admitted = False
         self.cached = 0  # tokens found at the first admission, anywhere
         self.external = 0
         self.placeholders = 0  # tokens that steps in flight will bring

@@ -73,7 +73,8 @@ def test_s15_lookups_of_every_fate(engine, truth, prompt, request):
     rounds = 10_000 if request.config.getoption("--full-scenarios") else 2_000
     fates = dict.fromkeys(("all", "part", "none", "cancel", "dropped", "late"), 0)
     for number in range(rounds):
-        one = b.add(chance.choice(prompts), request_id=f"cmpl-0-{number:08}", **chance.choice(kinds))
+        one = b.add(chance.choice(prompts), request_id=f"cmpl-0-{number:08}",
+                    **chance.choice(kinds))
         b.waiting.clear()
         del b.requests[one.request_id]
         found, later = b.connector.get_num_new_matched_tokens(one, 0)
