@@ -134,6 +134,11 @@ class Engine:
             self.waiting.remove(request)
         self._finish(request, delay)
 
+    def preempt(self, request: Request) -> None:
+        """Between two steps; it is admitted again after all that wait."""
+        self._preempt(request, NS(num_scheduled_tokens={}, preempted_req_ids=set()))
+        self.waiting.rotate(-1)
+
     def run(self, prompt: Sequence[int], max_tokens: int = 1, **more: Any) -> Request:
         request = self.add(prompt, max_tokens, **more)
         self.drain()
