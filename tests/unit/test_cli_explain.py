@@ -52,7 +52,7 @@ def explain(arena: Any, keys: Any, tmp_path: Path) -> Explain:
     file.write_text("\n".join(bytes(key).hex() for key in keys))
 
     def ask(*more: str) -> dict[str, Any]:
-        given = ("explain", arena.name, *(more if "--tokens" in more
+        given = ("explain", arena.name, *(more if "--prompt" in more
                                           else ("--keys", str(file), *more)))
         done = kvshm_cli(*given, "--json")
         jsonschema.validate(done.json, SCHEMA)
@@ -179,26 +179,26 @@ def test_tokens(arena: Any, keys: Any, ident: Any, explain: Explain, tmp_path: P
     file = tmp_path / "tokens"
     file.write_text(json.dumps(TOKENS))
     store(arena, keys[:7]).release()
-    assert explain("--tokens", str(file))["missing"] == 7
+    assert explain("--prompt", str(file))["missing"] == 7
     file.write_text(" ".join(map(str, TOKENS)))
-    assert explain("--tokens", str(file))["key"] == bytes(keys[7]).hex()
+    assert explain("--prompt", str(file))["key"] == bytes(keys[7]).hex()
     arena.bump_epoch()  # under the arena's present epoch
-    assert explain("--tokens", str(file))["missing"] == 0
+    assert explain("--prompt", str(file))["missing"] == 0
     store(arena, ident.with_epoch(1).keys(TOKENS)[:2]).release()
-    assert explain("--tokens", str(file))["missing"] == 2
-    assert explain("--tokens", str(file), "--identity", ident.text)["reason"] == "epoch"
+    assert explain("--prompt", str(file))["missing"] == 2
+    assert explain("--prompt", str(file), "--identity", ident.text)["reason"] == "epoch"
 
 
 @pytest.mark.parametrize(("given", "says"), [
     (["--keys", "/nowhere"], "No such file"),
     (["--keys", "BAD"], "32 hexadecimal digits"),
-    (["--tokens", "BAD"], "wanted ids"),
-    (["--tokens", "FEW"], "do not fill a block of 16"),
-    (["--tokens", "LARGE"], "2^32"),
+    (["--prompt", "BAD"], "wanted ids"),
+    (["--prompt", "FEW"], "do not fill a block of 16"),
+    (["--prompt", "LARGE"], "2^32"),
     (["--keys", "KEYS", "--identity", "{"], "--identity"),
     (["--keys", "KEYS", "--identity", "[]"], "no object"),
     (["--keys", "KEYS", "--identity", '{"modelx": "m"}'], "modelx"),
-    (["--keys", "KEYS", "--tokens", "FEW"], "not allowed with"),
+    (["--keys", "KEYS", "--prompt", "FEW"], "not allowed with"),
     ([], "required"),
 ])
 def test_usage(arena: Any, tmp_path: Path, given: list[str], says: str) -> None:
@@ -214,10 +214,10 @@ def test_a_raw_arena_and_standard_input(new_name: Any, keys: Any, tmp_path: Path
     with kvshm.Arena.create(new_name(), blocks=16, block_bytes=1024, helper=False) as raw:
         store(raw, keys).release()
         (tmp_path / "tokens").write_text(json.dumps(TOKENS))
-        done = kvshm_cli("explain", raw.name, "--tokens", tmp_path / "tokens")
+        done = kvshm_cli("explain", raw.name, "--prompt", tmp_path / "tokens")
         assert done.code == 2 and "no identity" in done.err
         given = json.dumps({**FIELDS, "dtype": "bfloat16", "layout": "BLHNC"})
-        assert kvshm_cli("explain", raw.name, "--tokens", tmp_path / "tokens", "--identity",
+        assert kvshm_cli("explain", raw.name, "--prompt", tmp_path / "tokens", "--identity",
                          given).code == 0
         text = json.dumps([bytes(key).hex() for key in keys])
         code = f"kvshm.tools.cli explain {raw.name} --dir {shm_dir} --keys - -q".split()

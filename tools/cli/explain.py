@@ -16,6 +16,7 @@ from ..inspector.view import Array, View
 from . import text
 from .arenas import open_view
 from .failures import FINE, FOUND, USAGE, Failure
+from .prompt import prompt_keys, tokens_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,8 +26,8 @@ def run(args: argparse.Namespace) -> int:
         if args.keys is not None:
             keys = read_keys(_read(args.keys), args.keys)
         else:
-            keys = _derive(view, _tokens(_read(args.tokens), args.tokens),
-                           given or (own and own | {"epoch": epoch}))
+            keys = prompt_keys(view, _prompt(args), args.salt,
+                               given or (own and own | {"epoch": epoch}))
         finding = None if given is None else explain.compare(own, given, epoch)
         if finding is None:
             finding = explain.explain(view, keys)
@@ -68,11 +69,8 @@ def read_keys(data: bytes, name: str) -> Array:
     return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
 
 
-def _tokens(data: bytes, name: str) -> list[int]:
-    found = re.sub(rb"[\s,\[\]]+", b" ", data).split()
-    if not found or not all(re.fullmatch(rb"\d{1,10}", one) for one in found):
-        raise Failure(USAGE, "", f"{name}: no tokens", "wanted ids, as a JSON list or one a word")
-    return [int(one) for one in found]
+def _prompt(args: argparse.Namespace) -> list[int]:
+    return tokens_of(_read(args.prompt), args.prompt, args.tokenizer)
 
 
 def _identity(given: str) -> dict[str, Any]:
@@ -87,24 +85,6 @@ def _identity(given: str) -> dict[str, Any]:
         raise Failure(USAGE, "", f"--identity: {', '.join(sorted(unknown))}",
                       "wanted an object with " + ", ".join((*explain.FIELDS, "epoch")))
     return dict(found)
-
-
-def _derive(view: View, tokens: list[int], identity: dict[str, Any] | None) -> Array:
-    """As Identity.keys does, without salt and extra; needs the library."""
-    import kvshm
-
-    if identity is None:
-        raise Failure(USAGE, view.name, "it has no identity to derive keys under",
-                      "--identity JSON, or --keys FILE")
-    try:
-        made = kvshm.Identity(**identity, allow_unknown_weights=True)
-        keys: Array = made.keys(tokens)
-    except (kvshm.InvalidArgument, TypeError) as e:
-        raise Failure(USAGE, view.name, str(e)) from None
-    if not len(keys):
-        raise Failure(USAGE, view.name, f"{len(tokens)} tokens do not fill a block of "
-                      f"{made.block_tokens}: nothing is stored for them")
-    return keys
 
 
 def _read(name: str) -> bytes:

@@ -108,7 +108,11 @@ def make_parser() -> _Parser:
     source = made.add_mutually_exclusive_group(required=True)
     source.add_argument("--keys", metavar="FILE", help="keys in the prompt's order, 32 hexadecimal "
                         "digits each; - = standard input")
-    source.add_argument("--tokens", metavar="FILE", help="token ids, as a JSON list or one a word")
+    source.add_argument("--prompt", metavar="FILE", help="token ids, as a JSON list or one a word; "
+                        "text with --tokenizer")
+    made.add_argument("--tokenizer", metavar="DIR", help="a model's folder or a tokenizer.json: "
+                      "the prompt is text (needs the package tokenizers)")
+    made.add_argument("--salt", metavar="TEXT", help="of the prompt, as vLLM's cache_salt")
     made.add_argument("--identity", metavar="JSON", help="of who missed: compared with the "
                       "arena's; @FILE reads it from there")
 

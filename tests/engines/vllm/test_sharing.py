@@ -7,8 +7,11 @@ prompts of its own.
 """
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -187,6 +190,25 @@ def test_a_reset_with_the_connector_is_for_all_engines(trio):
     assert one(trio.a, request).num_cached_tokens == 0
     assert one(trio.b, request).num_cached_tokens == 992  # of the new epoch
     at_rest(trio.a)
+
+
+def test_explain_derives_the_engines_keys_from_a_prompt(trio, tmp_path):
+    """Outside the engine, without vLLM: 31 blocks of a prompt are there, a longer one's are not."""
+    one(trio.a, Request(prompt(12), 2))
+    one(trio.a, Request(prompt(13), 2, cache_salt="mine"))
+
+    def explain(tokens: list[int], *more: str) -> dict:
+        (tmp_path / "prompt").write_text(json.dumps(tokens))
+        done = subprocess.run(
+            [sys.executable, "-m", "kvshm.tools.cli", "explain", NAME, "--json", "--prompt",
+             str(tmp_path / "prompt"), *more], capture_output=True, text=True, timeout=60)
+        return json.loads(done.stdout)
+
+    assert explain(prompt(12))["reason"] == "present"
+    longer = explain(prompt(12)[:992] + prompt(14))
+    assert (longer["found"], longer["missing"]) == (31, 31)
+    assert explain(prompt(13))["missing"] == 0
+    assert explain(prompt(13), "--salt", "mine")["reason"] == "present"
 
 
 def test_figures_are_those_of_the_requests(trio):

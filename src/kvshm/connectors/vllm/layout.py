@@ -27,10 +27,12 @@ def layout_text(vllm_config: Any, kv_cache_config: Any, groups: Sequence[Group])
 
 
 def _packing(vllm_config: Any, groups: Sequence[Group]) -> str:
-    """On a CPU the bytes inside a block are packed for its instruction set."""
+    """What else the bytes inside a block depend on: the attention backend, which is chosen by the
+    GPU's generation unless it is named; on a CPU the instruction set that they are packed for."""
     device = str(getattr(vllm_config.device_config, "device_type", ""))
     if device != "cpu":
-        return device
+        backend = getattr(getattr(vllm_config, "attention_config", None), "backend", None)
+        return f"{device}{_capability()}-{getattr(backend, 'name', backend) or 'auto'}"
     try:
         from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
     except ImportError:
@@ -40,6 +42,15 @@ def _packing(vllm_config: Any, groups: Sequence[Group]) -> str:
         _get_attn_isa(model.dtype, group.block_tokens, model.get_head_size())
         for group in groups})
     return "cpu-" + "-".join(isas)
+
+
+def _capability() -> str:
+    try:
+        from vllm.platforms import current_platform
+
+        return str(current_platform.get_device_capability() or "").replace(" ", "")
+    except (ImportError, AttributeError, NotImplementedError):
+        return ""
 
 
 def slice_bytes(groups: Sequence[Group]) -> int:
