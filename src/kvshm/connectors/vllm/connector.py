@@ -186,13 +186,9 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is not None:
             self._worker.unregister()
 
-    def restore_kv_caches(self, kv_caches: dict[str, Any] | None = None) -> None:
-        if self._worker is not None and kv_caches:
-            self._worker.register(kv_caches)
-
-    @classmethod
-    def supports_sleep_mode(cls, *args: Any) -> bool:
-        return True
+    def restore_kv_caches(self) -> None:
+        if self._worker is not None:
+            self._worker.restore()
 
     @guarded(nothing)
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:

@@ -50,6 +50,7 @@ class RequestState:
         self.local = 0  # tokens in the engine's own cache at the last look-up
         self.refused = False  # a load failed: it is computed, not tried again
         self.save_failures = 0
+        self.table: Any = None  # block ids by group, as last told by a vLLM before 0.32
         self._groups, self._adapter = groups, adapter
         self.bind(identity)
 

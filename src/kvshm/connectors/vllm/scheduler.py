@@ -238,7 +238,7 @@ class SchedulerSide:
             tokens = state.request.num_computed_tokens + scheduled
             try:
                 for save in self.planner.plan(arena, state, tokens,
-                                              lambda: tables.get_block_ids(request_id)):
+                                              lambda: _table(tables, state, request_id)):
                     self._save(save, jobs)
             except kvshm.NoSpace:
                 # Tried again in the next step, while the engine still has the blocks.
@@ -359,3 +359,14 @@ class SchedulerSide:
     def _job(self) -> int:
         self._next_job += 1
         return self._next_job
+
+
+def _table(tables: Any, state: RequestState, request_id: str) -> Any:
+    """The request's block ids by group, or None. Before 0.32 a step tells them only of requests
+    that it gave blocks to: then what the last one told still holds, for groups that keep theirs."""
+    if hasattr(tables, "get_block_ids"):
+        return tables.get_block_ids(request_id)
+    found = tables.block_ids.get(request_id)
+    if found is not None:
+        state.table = found
+    return state.table

@@ -31,6 +31,7 @@ class WorkerSide:
         self._blocks = kv_cache_config.num_blocks
         self._once = replicated(self.groups)
         self.pages: dict[int, Pages] = {}
+        self._caches: dict[str, Any] = {}
         self.arena: kvshm.Arena | None = None
         self._ref: ArenaRef | None = None
         self._transfers: HostTransfers | None = None
@@ -44,6 +45,7 @@ class WorkerSide:
 
     def register(self, caches: Mapping[str, Any]) -> None:
         """Raises InvalidArgument, naming the layer, for a layout that cannot be copied."""
+        self._caches = dict(caches)
         room = slice_bytes(self.groups)
         for group in self.groups:
             pages = self._pages_of(group, caches)
@@ -64,9 +66,14 @@ class WorkerSide:
         return runs_of({name: caches[name] for name in group.layers}, self._blocks, ratio)
 
     def unregister(self) -> None:
-        """The tensors are about to go (sleep): nothing of them is used until `register`."""
+        """The tensors' memory is about to go (sleep): it is not touched until `restore`."""
         self._stop_transfers()
         self.pages = {}
+
+    def restore(self) -> None:
+        """The same tensors have memory again."""
+        if self._caches and not self.pages:
+            self.register(self._caches)
 
     # ---- the arena -----------------------------------------------------------------------------
 
