@@ -208,4 +208,4 @@ class WorkerSide:
 
     def close(self) -> None:
         self._detach()
-        self.pages = {}
+        self.pages, self._caches = {}, {}
