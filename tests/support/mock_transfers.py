@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import kvshm
 import numpy as np
 
 
@@ -48,6 +49,7 @@ def scripted(base: Any, script: Script) -> Any:
             self.rank = part
             self.begun: dict[int, tuple[Any, Any]] = {}
             self._copied: list[tuple[int, Any]] = []
+            self._lost: list[tuple[int, Any]] = []
             self._held: list[Any] = []
             self._over: list[tuple[Any, Any]] = []
             self._bad: Iterable[int] | None = ()
@@ -103,13 +105,20 @@ def scripted(base: Any, script: Script) -> Any:
                     continue
                 job, fill = self.begun.pop(number)
                 pages = self._pages[job.piece.group]
-                pages.store(fill, job.piece.rows, part=self._part)
+                try:
+                    pages.store(fill, job.piece.rows, part=self._part)
+                except kvshm.Error:  # the arena was removed
+                    self._lost.append((number, result(1, failed_at=0)))
+                    continue
                 self._copied.append((number, (job, fill)))
 
         def saved(self) -> Any:
-            over = []
+            over, self._lost = self._lost, []
             for number, (job, fill) in self._copied:
-                codes = self._pages[job.piece.group].finish(fill, part=self._part)
+                try:
+                    codes = self._pages[job.piece.group].finish(fill, part=self._part)
+                except kvshm.Error:
+                    codes = np.array([-1])
                 bad = np.flatnonzero(codes < 0)
                 fill.abort()
                 over.append((number, result(1, int(bad[0])) if len(bad) else result(1)))

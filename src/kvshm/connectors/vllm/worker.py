@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from .metadata import NOWHERE, ArenaRef, KvshmMetadata, KvshmWorkerMeta, LoadJob
 from .transfers import HostTransfers
 
 log = logging.getLogger("vllm.kvshm")
+
+RETRY = 10.0  # seconds between attempts to attach to an arena that could not be attached
 
 
 class WorkerSide:
@@ -34,6 +37,7 @@ class WorkerSide:
         self._caches: dict[str, Any] = {}
         self.arena: kvshm.Arena | None = None
         self._ref: ArenaRef | None = None
+        self._retry_at = 0.0
         self._transfers: HostTransfers | None = None
         self._failures = 0  # synchronous loads that failed
         self._results: dict[int, Result] = {}
@@ -79,10 +83,11 @@ class WorkerSide:
 
     def _attach(self, ref: ArenaRef) -> None:
         """To the arena that the scheduler names. What cannot be attached costs misses."""
-        if self._ref is not None and ref.uuid == self._ref.uuid:
+        known = self._ref is not None and ref.uuid == self._ref.uuid
+        if known and (self.arena is not None or time.monotonic() < self._retry_at):
             return
         self._detach()
-        self._ref = ref
+        self._ref, self._retry_at = ref, time.monotonic() + RETRY
         try:
             arena = kvshm.Arena.attach(
                 ref.name, dir=ref.directory, identity=ref.identity, block_bytes=ref.block_bytes,
