@@ -287,6 +287,12 @@ class Engine:
         names = set(output.num_scheduled_tokens)
         output.kv_connector_block_state = NS(
             get_block_ids=lambda name: self.manager.ids(name) if name in names else None)
+        if not hasattr(self.connector, "get_transfer_results"):  # before 0.32
+            cached = output.scheduled_cached_reqs
+            given = {one.req_id for one in output.scheduled_new_reqs} | {
+                name for name, new in zip(cached.req_ids, cached.new_block_ids) if new}
+            output.kv_connector_block_state = NS(
+                block_ids={name: self.manager.ids(name) for name in given})
         self.before_metadata(output)
         meta = self.connector.build_connector_meta(output)
         output.kv_connector_metadata = pickle.loads(pickle.dumps(meta))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from types import SimpleNamespace as NS
 
 import pytest
@@ -245,3 +246,29 @@ def test_s73_reports_twice_late_and_of_nobody(engine, truth, module, prompt):
     real(NS(kv_connector_worker_meta=None))
     assert not side.loading and not side.saving and side.take_stats() is None
     assert truth(b).held() == 0
+
+
+def test_a_load_that_ends_while_it_is_asked_about(module):
+    """One answer of done() counts: a load that was neither "still" nor "over" was lost for ever."""
+    transfers = sys.modules[module.WorkerSide.__module__].HostTransfers(None, {}, 0, 1.0)
+    answers = [False, True, True]
+    future = NS(done=lambda: answers.pop(0), exception=lambda: None, result=lambda: "result")
+    transfers._later = [("job", future)]
+    assert transfers.finished() + transfers.finished() == [("job", "result")]
+
+
+@pytest.mark.parametrize("load", ["sync", "async"])
+def test_an_error_nobody_thought_of(engine, prompt, module, monkeypatch, load):
+    tokens = prompt(SIZE + 1)
+    engine().run(tokens, 1)
+    b = engine(options={"load": load})
+
+    def broken(*args):
+        raise ZeroDivisionError
+
+    transfers = sys.modules[module.WorkerSide.__module__].HostTransfers
+    monkeypatch.setattr(transfers, "_load", broken)
+    monkeypatch.setattr(transfers, "_save", broken)
+    one = b.run(tokens, 2)
+    assert one.output == b.model.generate(tokens, 2)
+    assert b.stats["failed_blocks"] == 16

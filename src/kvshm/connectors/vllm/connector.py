@@ -23,6 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 import kvshm
 
 from . import version
+from .groups import groups_of
 from .metadata import KvshmMetadata, KvshmWorkerMeta
 from .scheduler import SchedulerSide
 from .stats import KvshmPromMetrics, KvshmStats
@@ -73,6 +74,8 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._told: set[str] = set()
+        if KVConnectorTransferResults is None:
+            _refuse_several_groups(vllm_config, kv_cache_config)
         label = transfer.engine_id if config.label == "-" else config.label
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(vllm_config, kv_cache_config, config, label)
@@ -241,6 +244,17 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.close()
         if self._worker is not None:
             self._worker.close()
+
+
+def _refuse_several_groups(vllm_config: Any, kv_cache_config: Any) -> None:
+    """Before 0.32 vLLM can only be told of blocks that were not loaded, which have no names of
+    their own in several groups: a failure would pass for KV. And it tells block tables so late
+    that a block which has left a window could be saved when it is another request's."""
+    groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
+    if len(groups) > 1 or groups[0].partial:
+        raise kvshm.Unsupported(
+            "a model with several KV cache groups, or with a sliding window, needs vLLM 0.32 or "
+            "later: update vLLM, or run it without the connector")
 
 
 def _announce(config: kvshm.Config, side: SchedulerSide) -> None:

@@ -51,6 +51,8 @@ class RequestState:
         self.refused = False  # a load failed: it is computed, not tried again
         self.save_failures = 0
         self.table: Any = None  # block ids by group, as last told by a vLLM before 0.32
+        self.jobs = 0  # loads and saves that have not been reported
+        self.ended = False
         self._groups, self._adapter = groups, adapter
         self.bind(identity)
 

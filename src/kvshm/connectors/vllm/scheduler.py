@@ -55,6 +55,12 @@ class SchedulerSide:
         hash_tokens = (getattr(kv_cache_config, "hash_block_size", None)
                        or vllm_config.cache_config.block_size)
         self.groups = groups_of(kv_cache_config, hash_tokens)
+        # Failures of a synchronous load are reported by block id, which names a block only where
+        # there is one group.
+        if config.load == "sync" and len(self.groups) > 1:
+            raise kvshm.Unsupported(
+                f"load='sync': the model has {len(self.groups)} KV cache groups, for which vLLM "
+                "knows no failure of a synchronous load; use load='auto' or 'async'")
         self.config = config
         self.ranks = vllm_config.parallel_config.world_size
         self.writers = 1 if replicated(self.groups) else self.ranks
@@ -62,12 +68,6 @@ class SchedulerSide:
         identity = identity_of(vllm_config, kv_cache_config, layout, config)
         self.host = Host(config, identity, self.writers * slice_bytes(self.groups),
                          label or "vllm scheduler")
-        # Failures of a synchronous load are reported by block id, which names a block only where
-        # there is one group.
-        if config.load == "sync" and len(self.groups) > 1:
-            raise kvshm.Unsupported(
-                f"load='sync': the model has {len(self.groups)} KV cache groups, for which vLLM "
-                "knows no failure of a synchronous load; use load='auto' or 'async'")
         self.waits = config.load == "sync" or (config.load == "auto" and len(self.groups) == 1)
         self.planner = Planner(config, self.writers)
         self.stats = KvshmStats()
@@ -182,6 +182,7 @@ class SchedulerSide:
         self._new_loads.append(
             LoadJob(job, state.request.request_id, tuple(pieces), self.waits, lost))
         blocks = sum(len(piece.rows) for piece in pieces)
+        state.jobs += 1
         self.loading[job] = Loading(state, hold, hold.tokens, blocks, self.ranks, Result(0))
 
     def promise_failed(self, request: Any, blocks: Any, tokens: int) -> None:
@@ -200,9 +201,14 @@ class SchedulerSide:
         state = self.states.pop(request_id, None)
         if state is not None:
             state.drop_hold()
-            if self.config.log_requests and state.figures.admitted:
-                log.info(state.figures.line(request_id))
+            state.ended = True
+            self._tell(state)
         return state
+
+    def _tell(self, state: RequestState) -> None:
+        """The line of a request, when it has ended and its last job is reported."""
+        if state.ended and not state.jobs and self.config.log_requests and state.figures.admitted:
+            log.info(state.figures.line(state.request.request_id))
 
     # ---- steps ---------------------------------------------------------------------------------
 
@@ -254,6 +260,7 @@ class SchedulerSide:
             return
         job = self._job()
         jobs.append(SaveJob(job, save.state.request.request_id, piece))
+        save.state.jobs += 1
         self.saving[job] = Saving(save, self.writers, Result(0))
 
     def _flush(self, output: Any) -> list[int]:
@@ -280,10 +287,14 @@ class SchedulerSide:
                 continue
             if isinstance(entry, Loading):
                 del self.loading[job]
+                state = entry.state
                 self._loaded(entry)
             else:
                 del self.saving[job]
+                state = entry.save.state
                 self._saved(entry)
+            state.jobs -= 1
+            self._tell(state)
 
     def _loaded(self, entry: Loading) -> None:
         entry.hold.release()

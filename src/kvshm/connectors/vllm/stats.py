@@ -43,7 +43,7 @@ class KvshmStats(KVConnectorStats):
         self.data[field] += amount
 
     def reset(self) -> None:
-        self.data = dict.fromkeys(FIELDS, 0)
+        self.data: dict[str, Any] = dict.fromkeys(FIELDS, 0)
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
         for field, amount in other.data.items():

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,8 @@ import kvshm
 from kvshm.paged import Pages
 
 from .metadata import NOWHERE, LoadJob, Result, SaveJob
+
+log = logging.getLogger("vllm.kvshm")
 
 
 class HostTransfers:
@@ -69,8 +72,16 @@ class HostTransfers:
 
     def finished(self) -> list[tuple[LoadJob, Result]]:
         """The loads of `later` that have ended since the last call."""
-        over = [(job, future.result()) for job, future in self._later if future.done()]
-        self._later = [(job, future) for job, future in self._later if not future.done()]
+        over, still = [], []
+        for job, future in self._later:
+            if not future.done():  # asked once: a second answer may be another
+                still.append((job, future))
+            elif (error := future.exception()) is None:
+                over.append((job, future.result()))
+            else:
+                log.error("kvshm: a load failed", exc_info=error)
+                over.append((job, Result(1, failed_at=0)))
+        self._later = still
         return over
 
     # ---- saves ---------------------------------------------------------------------------------
