@@ -130,7 +130,12 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         assert self._scheduler is not None
-        return self._scheduler.metadata(scheduler_output)
+        meta = self._scheduler.promises()
+        try:
+            self._scheduler.plan(meta, scheduler_output)
+        except Exception as error:
+            self._trouble("build_connector_meta", error)
+        return meta
 
     @guarded(nothing)
     def update_connector_output(self, connector_output: Any) -> None:

@@ -62,7 +62,8 @@ class KvshmMetadata(KVConnectorMetadata):
     loads: list[LoadJob] = field(default_factory=list)
     saves: list[SaveJob] = field(default_factory=list)
     flush: list[int] = field(default_factory=list)  # saves whose source blocks are given away now
-    failures_seen: int = 0  # failed synchronous loads that the scheduler knows of
+    # Failed synchronous loads that the scheduler knows of, by rank.
+    failures_seen: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -82,11 +83,11 @@ class Result:
 @dataclass
 class KvshmWorkerMeta(KVConnectorWorkerMetadata):
     results: dict[int, Result] = field(default_factory=dict)
-    failures: int = 0  # failed synchronous loads so far
+    failures: dict[int, int] = field(default_factory=dict)  # synchronous loads, by rank
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
         assert isinstance(other, KvshmWorkerMeta)
         merged = dict(self.results)
         for job, result in other.results.items():
             merged[job] = merged[job].add(result) if job in merged else result
-        return KvshmWorkerMeta(merged, max(self.failures, other.failures))
+        return KvshmWorkerMeta(merged, {**self.failures, **other.failures})

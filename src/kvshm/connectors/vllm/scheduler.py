@@ -27,6 +27,8 @@ from .stats import KvshmStats
 
 log = logging.getLogger("vllm.kvshm")
 
+MAX_RANKS = 32  # KVSHM_MAX_PARTS
+
 
 @dataclass
 class Loading:
@@ -64,6 +66,8 @@ class SchedulerSide:
         self.config = config
         self.ranks = vllm_config.parallel_config.world_size
         self.writers = 1 if replicated(self.groups) else self.ranks
+        if self.writers > MAX_RANKS:
+            raise kvshm.Unsupported(f"{self.writers} ranks: a block has at most {MAX_RANKS} slices")
         layout = layout_text(vllm_config, kv_cache_config, self.groups)
         identity = identity_of(vllm_config, kv_cache_config, layout, config)
         self.host = Host(config, identity, self.writers * slice_bytes(self.groups),
@@ -78,7 +82,7 @@ class SchedulerSide:
         self._next_job = 0
         self._new_loads: list[LoadJob] = []
         self._given: set[int] = set()  # engine blocks that were given out in this step
-        self._failures_seen = 0
+        self._failures_seen: dict[int, int] = {}  # by rank
         self._hash_algorithm = vllm_config.cache_config.prefix_caching_hash_algo
         self._confirmed = False  # vLLM's hashes begin as the identity says
 
@@ -212,23 +216,23 @@ class SchedulerSide:
 
     # ---- steps ---------------------------------------------------------------------------------
 
-    def metadata(self, output: Any) -> KvshmMetadata:
-        """Everything of one step. Loads that the engine was promised are always in it."""
-        meta = KvshmMetadata(self.host.ref, self._new_loads, [], [], self._failures_seen)
+    def promises(self) -> KvshmMetadata:
+        """What the next step is told, with every load that the engine was promised."""
+        meta = KvshmMetadata(self.host.ref, self._new_loads, [], [], dict(self._failures_seen))
         self._new_loads = []
+        return meta
+
+    def plan(self, meta: KvshmMetadata, output: Any) -> None:
+        """Adds the saves of this step and what must be over before it. May raise; what it has
+        added by then stands."""
         try:
             meta.flush = self._flush(output)
-            arena = self.host.ready()
-            if arena is not None and self.config.write:
-                meta.arena = self.host.ref
-                self._saves(arena, output, meta.saves)
-        except kvshm.ArenaReplaced as error:
-            self.lost(error)
-        except kvshm.Error as error:
-            log.warning("kvshm: nothing more is saved in this step: %s", error)
         finally:
             self._given = set()
-        return meta
+        arena = self.host.ready()
+        if arena is not None and self.config.write:
+            meta.arena = self.host.ref
+            self._saves(arena, output, meta.saves)
 
     def _saves(self, arena: kvshm.Arena, output: Any, jobs: list[SaveJob]) -> None:
         tables = output.kv_connector_block_state
@@ -276,7 +280,7 @@ class SchedulerSide:
                 if not given.isdisjoint(saving.save.rows.tolist())]
 
     def reported(self, meta: KvshmWorkerMeta) -> None:
-        self._failures_seen = max(self._failures_seen, meta.failures)
+        self._failures_seen.update(meta.failures)
         for job, result in meta.results.items():
             entry: Loading | Saving | None = self.loading.get(job) or self.saving.get(job)
             if entry is None:

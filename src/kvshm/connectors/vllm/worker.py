@@ -172,7 +172,7 @@ class WorkerSide:
     def save(self, meta: KvshmMetadata) -> None:
         # After a load that failed, this step and those already scheduled have computed upon bytes
         # that are not there: nothing of it is kept, until the scheduler knows.
-        wrong = self._failures > meta.failures_seen
+        wrong = self._failures > meta.failures_seen.get(self.rank, 0)
         for job in meta.saves if self._writes() else ():
             try:
                 transfers = None if wrong else self._transfers
@@ -209,7 +209,7 @@ class WorkerSide:
         if not self._results:
             return None
         results, self._results = self._results, {}
-        return KvshmWorkerMeta(results, self._failures)
+        return KvshmWorkerMeta(results, {self.rank: self._failures})
 
     def close(self) -> None:
         self._detach()
