@@ -178,3 +178,17 @@ except kvshm.Unsupported as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "no vLLM is installed" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("found", ["0.31.2", "0.33.0"])
+def test_the_offloading_spec_takes_one_minor_version(monkeypatch, found):
+    """Both are versions that the connector works with."""
+    from kvshm.connectors.vllm import offloading
+
+    monkeypatch.setattr(version, "installed", lambda: found)
+    with pytest.raises(kvshm.Unsupported, match=rf"{found}.*0\.32 alone.*KvshmConnector"):
+        offloading.check()
+    with pytest.raises(kvshm.Unsupported, match=r"0\.32 alone"):
+        offloading.KvshmOffloadingSpec
+    monkeypatch.setattr(version, "installed", lambda: "0.32.1")
+    assert offloading.check() == "0.32.1"
