@@ -288,3 +288,15 @@ def test_the_other_child_has_the_hit(engine, truth, prompt, module):
     assert one.output == b.model.generate(tokens, 2)
     kv = kv_cache_config(b.model, 4, BLOCK)
     assert len(kv.kv_cache_groups) == 1
+
+
+def test_a_group_that_is_not_transferred_counts_for_vllm(engine):
+    """It refuses block ids for any model with several groups, also where one is transferred."""
+    from kvshm.connectors.vllm.groups import fails_by_request, groups_of
+
+    a = engine()
+    config = kv_cache_config(Model((None, None)), 4, BLOCK)
+    config.kv_cache_groups[1].enable_kv_transfer = False
+    groups = groups_of(config, BLOCK)
+    assert len(groups) == 1 and fails_by_request(config, groups)
+    assert not a.connector._scheduler.by_request

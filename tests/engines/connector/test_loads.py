@@ -88,12 +88,14 @@ def test_a_second_load_is_not_tried(engine, prompt, script):
     assert b.stats["failed_blocks"] == 16 and len(b.failures) == 1
 
 
-def test_several_groups_fail_by_request(engine, truth, prompt, script):
-    model = Model((None, 3 * BLOCK))
+@pytest.mark.parametrize(("windows", "bad"), [((None, 3 * BLOCK), 17), ((3 * BLOCK,), 1)])
+def test_where_blocks_are_no_names_it_fails_by_request(engine, truth, prompt, script, windows, bad):
+    """Several groups; or a window, before whose blocks there is nothing to go on from."""
+    model = Model(windows)
     tokens = prompt(SIZE + 1)
     engine(model=model).run(tokens, 2)
     b = engine(model=model)
-    script.bad_loads = lambda rank, job: (17,)
+    script.bad_loads = lambda rank, job: (bad,)
     one = b.run(tokens, 2)
     assert b.failures == [({one.request_id}, set())]
     assert one.external == SIZE and one.output == model.generate(tokens, 2)

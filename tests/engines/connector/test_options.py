@@ -63,7 +63,7 @@ def test_min_tokens(engine, prompt):
 
 @pytest.mark.parametrize(("load", "windows", "later"), [
     ("auto", (None,), False), ("sync", (None,), False), ("async", (None,), True),
-    ("auto", (None, 8), True)])
+    ("auto", (None, 8), True), ("auto", (8,), True)])
 def test_load(engine, prompt, load, windows, later):
     model = Model(windows)
     tokens = prompt(SIZE + 1)
@@ -73,9 +73,10 @@ def test_load(engine, prompt, load, windows, later):
     assert bool(b.received) == later
 
 
-def test_load_sync_with_several_groups_is_refused(engine, arena_name):
+@pytest.mark.parametrize("windows", [(None, 8), (None, None), (8,)])
+def test_load_sync_that_could_not_fail_is_refused(engine, arena_name, windows):
     with pytest.raises(kvshm.Unsupported, match="use load='auto' or 'async'"):
-        engine(model=Model((None, 8)), options={"load": "sync"})
+        engine(model=Model(windows), options={"load": "sync"})
     with pytest.raises(kvshm.ArenaNotFound):
         kvshm.Arena.attach(arena_name)
 

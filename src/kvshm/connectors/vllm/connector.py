@@ -23,7 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 import kvshm
 
 from . import version
-from .groups import groups_of
+from .groups import fails_by_request, groups_of
 from .metadata import KvshmMetadata, KvshmWorkerMeta
 from .scheduler import SchedulerSide
 from .stats import KvshmPromMetrics, KvshmStats
@@ -256,7 +256,7 @@ def _refuse_several_groups(vllm_config: Any, kv_cache_config: Any) -> None:
     their own in several groups: a failure would pass for KV. And it tells block tables so late
     that a block which has left a window could be saved when it is another request's."""
     groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
-    if len(groups) > 1 or groups[0].partial:
+    if fails_by_request(kv_cache_config, groups):
         raise kvshm.Unsupported(
             "a model with several KV cache groups, or with a sliding window, needs vLLM 0.32 or "
             "later: update vLLM, or run it without the connector")

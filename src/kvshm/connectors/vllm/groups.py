@@ -100,6 +100,12 @@ def boundary_tokens(groups: Sequence[Group]) -> int:
     return math.lcm(*(group.block_tokens for group in groups))
 
 
+def fails_by_request(kv_cache_config: Any, groups: Sequence[Group]) -> bool:
+    """Whether a failed load is told by request, not by block: with several groups block ids are
+    no names, and before a block of a window there may be nothing to go on from."""
+    return len(kv_cache_config.kv_cache_groups) > 1 or groups[0].partial
+
+
 def replicated(groups: Sequence[Group]) -> bool:
     """Whether all tensor-parallel ranks hold the same KV: it is stored once."""
     return all("MLA" in group.kind for group in groups)

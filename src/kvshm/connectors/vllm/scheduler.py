@@ -16,7 +16,7 @@ import kvshm
 from . import lookup
 from .adapters import adapter_digest
 from .events import Events
-from .groups import groups_of, replicated
+from .groups import fails_by_request, groups_of, replicated
 from .host import Host
 from .identity import confirm_seed, identity_of
 from .layout import layout_text, slice_bytes
@@ -57,11 +57,10 @@ class SchedulerSide:
         hash_tokens = (getattr(kv_cache_config, "hash_block_size", None)
                        or vllm_config.cache_config.block_size)
         self.groups = groups_of(kv_cache_config, hash_tokens)
-        # Failures of a synchronous load are reported by block id, which names a block only where
-        # there is one group.
-        if config.load == "sync" and len(self.groups) > 1:
+        self.by_request = fails_by_request(kv_cache_config, self.groups)
+        if config.load == "sync" and self.by_request:  # its failures can be told by block only
             raise kvshm.Unsupported(
-                f"load='sync': the model has {len(self.groups)} KV cache groups, for which vLLM "
+                "load='sync': for a model with several KV cache groups or a sliding window vLLM "
                 "knows no failure of a synchronous load; use load='auto' or 'async'")
         self.config = config
         self.ranks = vllm_config.parallel_config.world_size
@@ -72,7 +71,7 @@ class SchedulerSide:
         identity = identity_of(vllm_config, kv_cache_config, layout, config)
         self.host = Host(config, identity, self.writers * slice_bytes(self.groups),
                          label or "vllm scheduler")
-        self.waits = config.load == "sync" or (config.load == "auto" and len(self.groups) == 1)
+        self.waits = config.load == "sync" or (config.load == "auto" and not self.by_request)
         self.planner = Planner(config, self.writers)
         self.stats = KvshmStats()
         self.events = Events(len(self.groups) > 1) if config.events else None
@@ -306,8 +305,8 @@ class SchedulerSide:
         figures.load_seconds += result.seconds
         figures.load_bytes += result.nbytes
         failed = entry.blocks - min(entry.blocks, result.failed_at)
-        # From the first failed block on the engine computes; with several groups, all of it.
-        lost = failed * self.groups[0].block_tokens if len(self.groups) == 1 else entry.tokens
+        # From the first failed block on the engine computes; or all of it.
+        lost = entry.tokens if self.by_request else failed * self.groups[0].block_tokens
         tokens = entry.tokens - (lost if failed else 0)
         figures.memory += tokens
         figures.failed_blocks += failed

@@ -11,7 +11,7 @@ from typing import Any
 import kvshm
 from kvshm.paged import Pages, runs_of
 
-from .groups import Group, groups_of, replicated
+from .groups import Group, fails_by_request, groups_of, replicated
 from .layout import slice_bytes
 from .metadata import NOWHERE, ArenaRef, KvshmMetadata, KvshmWorkerMeta, LoadJob, Result
 from .transfers import HostTransfers
@@ -33,6 +33,7 @@ class WorkerSide:
         self.groups = groups_of(kv_cache_config, hash_tokens)
         self._blocks = kv_cache_config.num_blocks
         self._once = replicated(self.groups)
+        self._by_request = fails_by_request(kv_cache_config, self.groups)
         self.pages: dict[int, Pages] = {}
         self._caches: dict[str, Any] = {}
         self.arena: kvshm.Arena | None = None
@@ -163,8 +164,8 @@ class WorkerSide:
             return
         if job.waits:
             self._failures += 1
-        if len(self.groups) > 1:
-            self._failed.add(job.request)  # a block id says nothing there
+        if self._by_request:
+            self._failed.add(job.request)
         else:
             rows = [row for piece in job.pieces for row in piece.rows.tolist()]
             self._bad_rows.update(rows[result.failed_at:])
