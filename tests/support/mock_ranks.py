@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of the mock engine as processes: each has the connector's worker side, and its KV tensors in
-a file that the engine's process maps, too."""
+"""Ranks of the mock engine as processes: each has the connector's worker side, and its KV tensors
+in a file that the engine's process maps, too."""
 from __future__ import annotations
 
 import base64
