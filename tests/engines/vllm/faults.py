@@ -138,3 +138,22 @@ def keys_of(engine: Any, tokens: list[int]) -> Any:
     request = Request("keys", tokens, SamplingParams(max_tokens=1), None,
                       block_hasher=core.request_block_hasher)
     return scheduler(engine).host.identity.keys_from_hashes(request.block_hashes)
+
+
+_told: list[Any] = []
+
+
+def hear_events(engine: Any) -> None:
+    """Keeps what the engine would publish from now on."""
+    publisher = engine.engine_core.engine_core.scheduler.kv_event_publisher
+    publisher.publish = lambda batch: _told.extend(batch.events)
+
+
+def heard(engine: Any, medium: str) -> list[dict[str, Any]]:
+    """Events of one medium since the last call; hashes as text."""
+    own = [one for one in _told if getattr(one, "medium", None) == medium]
+    _told.clear()
+    return [{"kind": type(one).__name__, "hashes": [str(value) for value in one.block_hashes],
+             "parent": above and str(above),
+             "tokens": getattr(one, "token_ids", None), "size": getattr(one, "block_size", None)}
+            for one in own for above in [getattr(one, "parent_block_hash", None)]]

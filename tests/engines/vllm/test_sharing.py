@@ -49,10 +49,12 @@ def one(engine: Engine, request: Request) -> Answer:
 def trio(new_engine) -> Iterator[Trio]:
     def start(label: str, **extra) -> Engine:
         connector = kvshm_connector({"name": NAME, "size": "128MiB", **extra}) if extra else None
+        told = {"kv_events_config": {"enable_kv_cache_events": True, "publisher": "null"}}
         return new_engine(label=label, wait=False, enable_lora=True, max_num_batched_tokens=256,
-                          connector=connector)
+                          connector=connector, args=told if extra else {})
 
-    engines = Trio(start("plain"), start("a", load="sync"), start("b", load="async"))
+    engines = Trio(start("plain"), start("a", load="sync", events=True),
+                   start("b", load="async", events=True))
     for engine in (engines.plain, engines.a, engines.b):
         engine.ready()
     try:
@@ -190,6 +192,23 @@ def test_a_reset_with_the_connector_is_for_all_engines(trio):
     assert one(trio.a, request).num_cached_tokens == 0
     assert one(trio.b, request).num_cached_tokens == 992  # of the new epoch
     at_rest(trio.a)
+
+
+def test_events_come_from_the_engine_that_stored(trio):
+    tokens = prompt(15, 320)
+    for engine in (trio.a, trio.b):
+        engine.call("faults:hear_events")
+    one(trio.a, Request(tokens, 1))
+    stored = trio.a.call("faults:heard", "CPU")
+    assert [event["kind"] for event in stored] == ["BlockStored"] * len(stored)
+    hashes = [value for event in stored for value in event["hashes"]]
+    assert len(set(hashes)) == 10
+    assert [token for event in stored for token in event["tokens"]] == tokens
+    assert stored[0]["parent"] is None and stored[0]["size"] == 32
+    assert [event["parent"] for event in stored[1:]] == [
+        before["hashes"][-1] for before in stored[:-1]]
+    one(trio.b, Request(tokens, 1))  # it loads 9 of them and stores none
+    assert trio.b.call("faults:heard", "CPU") == []
 
 
 def test_explain_derives_the_engines_keys_from_a_prompt(trio, tmp_path):
