@@ -202,7 +202,7 @@ def test_one_broken_gate_breaks_the_target() -> None:
     broken = Target("T", "", (good, bad, aside, absent))
     assert broken.holds is False and broken.tightest is bad
     assert Target("T", "", (aside, absent)).holds is None
-    document = json.loads(report.document({}, {}, [broken]))
+    document = json.loads(report.document("micro", {}, {}, [broken]))
     assert document["targets"]["T"]["not_measured"] == ["huge"]
     assert document["targets"]["T"]["value"] == 0.5
 
@@ -246,3 +246,22 @@ def test_too_little_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_targets_are_in_the_command() -> None:
     assert list(main.MEASURES) == NAMES
+
+
+@pytest.mark.timeout(300)
+def test_the_connectors_figures_come_with_a_page(tmp_path: Path) -> None:
+    """Its targets hold or not as the machine is loaded; that they are measured does not depend."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kvshm.tools.benchmarks", "vllm", "--quick", "--rounds", "1",
+         "--json", "--without-peers", "--out", str(tmp_path / "page.md")],
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode in (0, 1), done.stderr
+    document = json.loads(done.stdout)
+    assert document["kind"] == "bench vllm"
+    for target in document["targets"].values():
+        assert not target["not_measured"]
+        assert all(r["value"] > 0 for r in target["detail"] if not r["reference"])
+    gates = [r for r in document["targets"]["V1"]["detail"] if r["limit"] is not None]
+    assert {r["limit"] for r in gates} == {2000, 500, 50}
+    page = (tmp_path / "page.md").read_text()
+    assert page.startswith("# tools/bench vllm") and "its keys, once" in page

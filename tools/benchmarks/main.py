@@ -13,6 +13,7 @@ from typing import Any
 from . import (machine, p1_lookup, p2_match, p3_copy, p4_insert, p6_attach, p8_reap, p9_size,
                report)
 from .bench import QUICK, Bench, Scale
+from .connector import v1_request, v2_transfers
 from .mounts import mounted
 from .native import BenchError
 from .peers import measure, table
@@ -29,6 +30,10 @@ MEASURES: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
     "P8": (p8_reap.TITLE, p8_reap.measure),
     "P9": (p9_size.TITLE, p9_size.measure),
 }
+VLLM: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
+    "V1": (v1_request.TITLE, v1_request.measure),
+    "V2": (v2_transfers.TITLE, v2_transfers.measure),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,15 +49,31 @@ def _micro(args: argparse.Namespace) -> int:
         scale = replace(scale, blocks=args.blocks)
     if args.rounds:
         scale = replace(scale, rounds=args.rounds, kills=min(args.rounds, scale.kills))
-    progress = Progress(wanted)
+    return _targets(args, "micro", {name: MEASURES[name] for name in wanted}, scale,
+                    str(args.native))
+
+
+def _vllm(args: argparse.Namespace) -> int:
+    scale = QUICK if args.quick else Scale()
+    if args.rounds:
+        scale = replace(scale, rounds=args.rounds)
+    measures = dict(VLLM)
+    if not args.without_peers:
+        measures["LMCache"] = (v1_request.BESIDE, v1_request.beside)
+    return _targets(args, "vllm", measures, scale)
+
+
+def _targets(args: argparse.Namespace, kind: str,
+             measures: dict[str, tuple[str, Callable[[Bench], list[Row]]]], scale: Scale,
+             native: str = "") -> int:
+    progress = Progress(list(measures))
     try:
         with mounted() as mounts:
-            bench = Bench(str(args.native), mounts, scale, progress)
+            bench = Bench(native, mounts, scale, progress)
             targets = []
-            for name in wanted:
-                title, measure = MEASURES[name]
+            for name, (title, take) in measures.items():
                 progress.part(name)
-                targets.append(Target(name, title, tuple(measure(bench))))
+                targets.append(Target(name, title, tuple(take(bench))))
     except BenchError as e:
         progress.close()
         print(f"tools/bench: {e}", file=sys.stderr)
@@ -61,8 +82,10 @@ def _micro(args: argparse.Namespace) -> int:
         progress.close()
     about = machine.facts(args.root)
     options: dict[str, Any] = asdict(scale) | {"quick": args.quick}
-    print(report.document(about, options, targets) if args.json else
-          report.table(about, targets))
+    table = report.table(about, targets)
+    print(report.document(kind, about, options, targets) if args.json else table)
+    if kind == "vllm" and args.out is not None:
+        args.out.write_text(report.page(f"tools/bench {kind}", table), encoding="utf-8")
     return int(any(target.holds is False for target in targets))
 
 
@@ -116,7 +139,19 @@ def _parser() -> argparse.ArgumentParser:
                        help="small prompts and few rounds: shows that it works")
     peers.add_argument("--rounds", type=_rounds, metavar="N",
                        help="samples of each figure, in place of 9")
-    for one, run in ((micro, _micro), (peers, _peers)):
+    vllm = commands.add_parser(
+        "vllm", help="what the connector for vLLM costs its scheduler and a worker",
+        description="Keys, look-up and holds of a prompt of 100,000 tokens beside LMCache's, and "
+                    "a worker's copies; vLLM itself is not needed. Exit status: 0 if the targets "
+                    "hold, 1 if one is broken, 2 if it could not be measured.")
+    vllm.add_argument("--json", action="store_true", help="one JSON document in place of a table")
+    vllm.add_argument("--quick", action="store_true", help="few rounds: shows that it works")
+    vllm.add_argument("--rounds", type=_rounds, metavar="N",
+                      help="samples of each figure, in place of 10")
+    vllm.add_argument("--without-peers", action="store_true",
+                      help="not beside LMCache, which is installed for it once")
+    vllm.add_argument("--out", type=Path, metavar="FILE", help="also keep the table as this page")
+    for one, run in ((micro, _micro), (peers, _peers), (vllm, _vllm)):
         one.add_argument("--root", type=Path, help=argparse.SUPPRESS)
         one.set_defaults(run=run)
     return parser

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import date
 from typing import Any
 
 from .rows import Row, Target
@@ -15,10 +16,11 @@ VERDICT = {True: "holds", False: "BROKEN", None: ""}
 HEAD = ("", "blocks", "pages", "proc", "value", "quartiles", "target", "")
 
 
-def document(machine: dict[str, Any], options: dict[str, Any], targets: Sequence[Target]) -> str:
+def document(kind: str, machine: dict[str, Any], options: dict[str, Any],
+             targets: Sequence[Target]) -> str:
     return json.dumps({
         "schema": SCHEMA,
-        "kind": "bench micro",
+        "kind": f"bench {kind}",
         "machine": machine,
         "options": options,
         "targets": {target.name: _target(target) for target in targets},
@@ -53,11 +55,18 @@ def table(machine: dict[str, Any], targets: Sequence[Target]) -> str:
     every = [HEAD] + [line for part in cells for line in part]
     wide = [max(len(line[i]) for line in every) for i in range(len(HEAD))]
     for target, part in zip(targets, cells, strict=True):
-        verdict = {True: "holds", False: "BROKEN", None: "not measured"}[target.holds]
-        lines += ["", f"{target.name}  {target.title}: {verdict}", _line(HEAD, wide)]
+        verdict = {True: ": holds", False: ": BROKEN", None: ": not measured"}[target.holds]
+        verdict = verdict if target.gates else ""  # figures without a target
+        lines += ["", f"{target.name}  {target.title}{verdict}", _line(HEAD, wide)]
         for one, line in zip(target.rows, part, strict=True):
             lines.append(_line(line, wide) + (f"  {one.note}" if one.note else ""))
     return "\n".join(line.rstrip() for line in lines)
+
+
+def page(command: str, text: str) -> str:
+    """The table as a page of docs/results."""
+    day = f"{date.today():%-d %B %Y}"
+    return f"# {command}\n\nWritten by `{command} --out` on {day}.\n\n```\n{text}\n```\n"
 
 
 def _cells(r: Row) -> tuple[str, ...]:

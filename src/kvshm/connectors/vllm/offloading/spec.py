@@ -25,6 +25,7 @@ from ..groups import Group, groups_of, replicated
 from ..host import Host
 from ..identity import identity_of
 from ..layout import layout_text, slice_bytes
+from ..scheduler import MAX_RANKS
 from . import check
 from .manager import KvshmOffloadingManager
 from .worker import KvshmOffloadingWorker
@@ -63,6 +64,9 @@ class KvshmOffloadingSpec(OffloadingSpec):
         once = replicated(self._groups)
         self.replicated_layout = once  # vLLM lets rank 0 alone store then
         self._writers = 1 if once else config.parallel.world_size
+        if self._writers > MAX_RANKS:
+            raise kvshm.Unsupported(
+                f"{self._writers} ranks: a block has at most {MAX_RANKS} slices")
         self._part = 0 if once else config.parallel.rank
         # A packed layout has all layers of a block in one piece.
         packed = -(-config.worker_kv_bytes_per_block // 64) * 64
