@@ -247,6 +247,7 @@ def test_s73_reports_twice_late_and_of_nobody(engine, truth, module, prompt):
     real(NS(kv_connector_worker_meta=kind({10**6: result(1), -1: result(5, 0)})))
     real(NS(kv_connector_worker_meta=None))
     assert not side.loading and not side.saving and side.take_stats() is None
+    assert not b.connector._told, "an error was swallowed"
     assert truth(b).held() == 0
 
 
@@ -274,3 +275,30 @@ def test_an_error_nobody_thought_of(engine, prompt, module, monkeypatch, load):
     one = b.run(tokens, 2)
     assert one.output == b.model.generate(tokens, 2)
     assert b.stats["failed_blocks"] == 16
+
+
+def test_ranks_that_report_in_different_steps(engine, truth, prompt, script):
+    """A load is held, and a save goes on, until the last rank has told."""
+    model, tokens = Model(ranks=2), prompt(SIZE + 1)
+    a = engine(model=model)
+    look = truth(a)
+    script.hold_saves = True
+    one = a.add(tokens, 1)
+    a.step()
+    for rank in (1, 0):
+        assert look.visible(one) == [[]] and a.connector._scheduler.saving
+        script.release_saves(rank)
+        a.step()
+    a.drain()
+    assert look.visible(one) == [list(range(16))] and a.stats["failed_saves"] == 0
+    script.hold_saves, script.hold_loads = False, True
+    b = engine(model=model, options={"load": "async"})
+    two = b.add(tokens, 1)
+    b.step()
+    for transfers in script.instances[-2:]:
+        assert look.held() == 16 and two.status == "remote"
+        transfers.end_loads(1)
+        b.step()
+    assert look.held() == 0 and b.received == [two.request_id]
+    b.drain()
+    assert two.output == model.generate(tokens, 1)

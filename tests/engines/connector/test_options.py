@@ -173,7 +173,7 @@ def test_events(engine, prompt):
     assert list(engine().connector.take_events()) == []
 
 
-def test_log_requests(engine, prompt, caplog):
+def test_log_requests(engine, prompt, caplog, script):
     caplog.set_level(logging.INFO, logger="vllm.kvshm")
     tokens = prompt(SIZE + 1)
     engine().run(tokens, 1, request_id="one")
@@ -183,6 +183,11 @@ def test_log_requests(engine, prompt, caplog):
         f"kvshm: one: {SIZE + 1} tokens asked, 0 local, 0 memory, 0 disk, {SIZE + 1} computed")
     assert f"two: {SIZE + 1} tokens asked, 0 local, {SIZE} memory, 0 disk, 1 computed" in lines[1]
     assert "16 blocks saved" in lines[0] and "GB/s" in lines[1]
+    script.bad_loads = lambda rank, job: (10,)
+    engine(cached=False).run(tokens, 1, request_id="fails")
+    (line,) = [line for line in caplog.messages if line.startswith("kvshm: fails: 65")]
+    assert f"{10 * BLOCK} memory" in line and "6 blocks failed to load" in line
+    script.bad_loads = lambda rank, job: ()
     caplog.clear()
     engine(options={"log_requests": False}).run(tokens, 1, request_id="three")
     assert not [line for line in caplog.messages if "three" in line]
