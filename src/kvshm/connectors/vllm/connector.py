@@ -8,11 +8,13 @@ load, which the engine computes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -249,6 +251,11 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.close()
         if self._worker is not None:
             self._worker.close()
+
+
+# MultiConnector knows the class of statistics that come from another process by this name alone.
+with contextlib.suppress(ValueError):  # it has the name
+    KVConnectorFactory.register_connector("KvshmConnector", __package__, "KvshmConnector")
 
 
 def _refuse_several_groups(vllm_config: Any, kv_cache_config: Any) -> None:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""As the first child of vLLM's MultiConnector. NixlConnector would be the other one; without the
+package nixl it is vLLM's ExampleConnector, which keeps files."""
+from __future__ import annotations
+
+import os
+
+from kvshm.tools.vllm.client import Request
+from kvshm.tools.vllm.options import kvshm_connector
+
+from .watching import one, prompt, watch
+
+NAME = f"test-multi-{os.getpid()}"
+
+
+def test_it_loads_and_saves_beside_another_connector(new_engine, tmp_path):
+    """With processes of its own, as `vllm serve` runs it: statistics are sent between them."""
+    other = {"kv_connector": "ExampleConnector", "kv_role": "kv_both",
+             "kv_connector_extra_config": {"shared_storage_path": str(tmp_path)}}
+    engine = new_engine(multiprocessing=True, connector={
+        "kv_connector": "MultiConnector", "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "connectors": [kvshm_connector({"name": NAME, "size": "64MiB"}), other]}})
+    with watch(NAME) as seen:
+        request = Request(prompt(1), 16)
+        cold = one(engine, request)
+        assert cold.num_cached_tokens == 0
+        assert len(seen.digests()) == 31
+        assert len(list(tmp_path.glob("*/*.safetensors"))) == 4  # a file for each layer
+        assert engine.reset_prefix_cache()
+        warm = one(engine, request)
+        assert warm.num_cached_tokens == 992 and warm.tokens == cold.tokens
+        metrics = engine.metrics()
+        assert metrics["vllm:kvshm_saved_blocks_total"] == 31
+        assert metrics["vllm:kvshm_loaded_blocks_total"] == 31
+        assert seen.in_use() == (0, 0) and seen.is_clean()
