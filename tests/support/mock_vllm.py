@@ -190,6 +190,8 @@ def _modules(version: str, oldest: bool) -> dict[str, dict[str, Any]]:
     modules = {
         "vllm": {"__version__": version},
         f"{V1}.base": {"KVConnectorBase_V1": base, **common, **({} if oldest else new)},
+        "vllm.distributed.kv_transfer.kv_connector.factory": {
+            "KVConnectorFactory": NS(register_connector=lambda name, module, its_class: None)},
         f"{V1}.metrics": {"KVConnectorStats": KVConnectorStats,
                           "KVConnectorPromMetrics": KVConnectorPromMetrics},
         "vllm.distributed.kv_events": {

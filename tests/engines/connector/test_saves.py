@@ -177,6 +177,21 @@ def test_an_arena_full_of_held_blocks(engine, truth, prompt):
     assert look.visible(one) == [list(range(13))] and look.held() == 0
 
 
+def test_a_prompt_that_is_longer_than_the_arena(engine, truth, prompt, monkeypatch):
+    """Its beginning is stored: more than the arena has is never asked for at once."""
+    from kvshm.connectors.vllm import saves
+
+    monkeypatch.setattr(saves, "AT_ONCE", 1000)  # the smallest arena has as many as it really is
+    a = engine(options={"size": arena_size(24)}, blocks=200, budget=10000)
+    look = truth(a)
+    total = look.arena.info().blocks
+    tokens = prompt((total + 8) * BLOCK + 1)
+    one = a.run(tokens, 1)
+    assert one.output == a.model.generate(tokens, 1)
+    (found,) = look.visible(one)
+    assert found and look.held() == 0
+
+
 def test_preemption_stores_and_finds_its_own_blocks(engine, truth, prompt):
     """A pool that is too small: requests are preempted, and come back to what they stored."""
     model = Model()

@@ -77,8 +77,9 @@ class Planner:
         wanted = np.flatnonzero((there == 0) & (rows != 0))
         if not len(wanted):
             return
+        at_once = min(AT_ONCE, arena.blocks)
         for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1):
-            for some in np.split(run, range(AT_ONCE, len(run), AT_ONCE)):
+            for some in np.split(run, range(at_once, len(run), at_once)):
                 begin, end = first + int(some[0]), first + int(some[-1]) + 1
                 fill = self._allocate(arena, state, group, begin, end)
                 state.saved[group] = begin
