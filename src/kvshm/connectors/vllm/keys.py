@@ -42,7 +42,9 @@ class GroupKeys:
             return
         # vLLM chains its hashes: the last one of a block stands for all before it.
         new = hashes[(old + 1) * per - 1:n * per:per]
-        keys = self._identity.keys_from_hashes(new, extra=self._extra or b"")
+        # In one piece: what a Python object for each hash costs is most of it otherwise.
+        whole = np.frombuffer(b"".join(new), np.uint8).reshape(len(new), len(new[0]))
+        keys = self._identity.keys_from_hashes(whole, extra=self._extra or b"")
         if n > len(self._room):
             room = np.empty((max(n, 2 * len(self._room)), 16), np.uint8)
             room[:old] = self._room[:old]
