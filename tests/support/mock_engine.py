@@ -151,7 +151,7 @@ class Engine:
                     or self.connector.has_pending_push_work()):
                 return
             self.step()
-        raise AssertionError(f"not at rest: {list(self.requests)}, {self.waiting}")
+        raise AssertionError(f"not at rest: {list(self.requests)}")
 
     def reset_prefix_cache(self, connector: bool = True) -> bool:
         self.manager.reset()
@@ -210,6 +210,9 @@ class Engine:
 
     def _admit(self, budget: int, output: Any) -> None:
         skipped: list[Request] = []
+        # Who holds blocks comes first, or nobody might ever have room.
+        self.waiting = deque(sorted(
+            self.waiting, key=lambda one: one.request_id not in self.manager.tables))
         while self.waiting and budget > 0 and len(self.running) < self.most_running:
             request = self.waiting[0]
             name = request.request_id
