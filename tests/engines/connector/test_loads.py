@@ -73,7 +73,14 @@ def test_s74_nothing_computed_upon_a_failed_load_is_published(engine, truth, pro
         look.visible(one)  # compares the bytes
     b.drain()
     assert one.external == SIZE and one.output == model.generate(tokens, 12)
-    assert look.visible(one)[0][:16 + 12 + 2] == list(range(16 + 12 + 2))
+    # Of what ran at the failure nothing is kept, as others may have shared its blocks by vLLM's own
+    # cache; of the next request all is.
+    assert look.visible(one)[0] == list(range(16))
+    two = b.add(tokens, 12)
+    while b.requests:
+        b.step()
+    b.drain()
+    assert look.visible(two)[0][:16 + 12 + 2] == list(range(16 + 12 + 2))
     assert b.stats["failed_saves"] >= depth
 
 

@@ -279,6 +279,9 @@ class SchedulerSide:
                 if not given.isdisjoint(saving.save.rows.tolist())]
 
     def reported(self, meta: KvshmWorkerMeta) -> None:
+        if any(count > self._failures_seen.get(rank, 0)
+               for rank, count in meta.failures.items()):
+            self._distrust()
         self._failures_seen.update(meta.failures)
         for job, result in meta.results.items():
             entry: Loading | Saving | None = self.loading.get(job) or self.saving.get(job)
@@ -298,6 +301,13 @@ class SchedulerSide:
                 self._saved(entry)
             state.jobs -= 1
             self._tell(state)
+
+    def _distrust(self) -> None:
+        """A synchronous load failed. Requests may share its blocks by vLLM's own cache, and where
+        the recomputation is chunked go on with KV that is not there yet: nothing more is saved of
+        any that runs now."""
+        for state in self.states.values():
+            state.save_failures = MAX_SAVE_FAILURES + 1
 
     def _loaded(self, entry: Loading) -> None:
         entry.hold.release()
