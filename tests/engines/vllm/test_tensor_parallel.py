@@ -6,6 +6,7 @@ import os
 import signal
 
 from kvshm.tools.vllm.client import Request
+from kvshm.tools.vllm.group import members
 from kvshm.tools.vllm.options import kvshm_connector
 
 from .halting import Halts, halting_connector
@@ -44,6 +45,7 @@ def test_two_ranks_share_and_a_rank_killed_in_mid_save_leaves_no_hole(new_engine
         found = seen.digests()
         assert found.items() <= good.items() and len(found) == 3
         os.kill(killed, signal.SIGKILL)
+        assert until(lambda: killed not in members(a.pid), 30.0)
         assert until(lambda: not seen.of(killed), 2.0)
         found = seen.digests()
         assert found.items() <= good.items() and len(found) == 3
