@@ -11,11 +11,12 @@ import kvshm
 from kvshm.tools.vllm.group import kill_group
 from kvshm.tools.vllm.options import Options, kvshm_connector
 from kvshm.tools.vllm.overlay import overlay
+from support import PREFIX
 
 from .watching import prompt
 
 HERE = Path(__file__).resolve().parent
-NAME = f"test-dp-{os.getpid()}"
+NAME = f"{PREFIX}dp"
 LIMIT = 300  # seconds
 
 

@@ -3,14 +3,13 @@
 own metrics say of it."""
 from __future__ import annotations
 
-import os
-
 from kvshm.tools.vllm.client import Engine, Request
 from kvshm.tools.vllm.options import kvshm_connector
+from support import PREFIX
 
 from .watching import one, prompt, watch
 
-NAME = f"test-first-{os.getpid()}"
+NAME = f"{PREFIX}first"
 WARM_UP = Request(prompt(0, 100), 4)
 LONG = Request(prompt(1, 3000), 16)
 BLOCKS = 93  # of 32 tokens in 3000

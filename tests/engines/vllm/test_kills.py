@@ -2,16 +2,16 @@
 """An engine is killed in the middle of a copy, while another one serves all the time."""
 from __future__ import annotations
 
-import os
 import threading
 
 from kvshm.tools.vllm.client import Answer, Engine, Request
 from kvshm.tools.vllm.options import kvshm_connector
+from support import PREFIX
 
 from .halting import Halts, halting_connector
 from .watching import one, prompt, until, watch
 
-NAME = f"test-kills-{os.getpid()}"
+NAME = f"{PREFIX}kills"
 CONFIG = {"name": NAME, "size": "64MiB"}
 KNOWN = Request(prompt(1), 16)
 OTHER = Request(prompt(2), 16)

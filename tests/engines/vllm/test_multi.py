@@ -3,14 +3,13 @@
 package nixl it is vLLM's ExampleConnector, which keeps files."""
 from __future__ import annotations
 
-import os
-
 from kvshm.tools.vllm.client import Request
 from kvshm.tools.vllm.options import kvshm_connector
+from support import PREFIX
 
 from .watching import one, prompt, watch
 
-NAME = f"test-multi-{os.getpid()}"
+NAME = f"{PREFIX}multi"
 
 
 def test_it_loads_and_saves_beside_another_connector(new_engine, tmp_path):

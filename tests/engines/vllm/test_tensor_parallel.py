@@ -8,11 +8,12 @@ import signal
 from kvshm.tools.vllm.client import Request
 from kvshm.tools.vllm.group import members
 from kvshm.tools.vllm.options import kvshm_connector
+from support import PREFIX
 
 from .halting import Halts, halting_connector
 from .watching import one, prompt, until, watch
 
-NAME = f"test-tp-{os.getpid()}"
+NAME = f"{PREFIX}tp"
 CONFIG = {"name": NAME, "size": "64MiB"}
 SLICE = 4 * 1 * 32 * 128 * 2  # bytes of a rank: layers, KV heads, tokens, K and V, bfloat16
 
