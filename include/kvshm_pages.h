@@ -8,7 +8,7 @@
  * goes in the slice of a block. A table of runs is made once, when the engine's caches are known;
  * then each call copies many rows, whole, with one check a block.
  *
- * Host memory is copied when the call returns. Device memory is copied in the order of a stream,
+ * Host memory is copied when the call returns; a fill must not be left before. Device memory is copied in the order of a stream,
  * by the CUDA driver of this process: the call only enqueues. Record an event behind it, and
  *   store  call kvshm_pages_finish() or kvshm_abort() when the event has passed, not before;
  *   load   keep the blocks held until it has passed.
@@ -71,7 +71,7 @@ KVSHM_API int64_t kvshm_pages_load(kvshm_arena *a, const kvshm_pages *p, const k
                                    const uint32_t *rows, uint32_t n, uint32_t part, int32_t *codes);
 enum { KVSHM_PAGES_WAITS = 1 }; /* a code of finish: arrived, other parts are missing */
 /* When all bytes of a store are in place: for each i whose codes[i] is 0 on entry, arrive with the
- * part, and publish if it was the last one. Of every i the caller's membership is given back, of a
+ * part, and publish if it was the last one; one above 0 was not stored, and becomes -EINVAL. Of every i the caller's membership is given back, of a
  * READY block its hold. codes[i] becomes 0 (READY), KVSHM_PAGES_WAITS (whoever stores the other
  * parts must be a member by now), or the negative code of the step that failed. Returns how many
  * are not negative. Of announced fills; others are registered by their allocator:

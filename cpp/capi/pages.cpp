@@ -55,15 +55,17 @@ struct Batch {
 
 void copy_host(Arena& a, const Batch& b, Way way) {
   for (std::uint32_t i = 0; i < b.n; i++) {
-    b.codes[i] = admit(a, b.p, b.h[i], b.rows[i], b.part, way);
+    const kvshm_handle h = b.h[i];
+    const std::uint32_t row = b.rows[i];
+    b.codes[i] = admit(a, b.p, h, row, b.part, way);
     if (b.codes[i]) continue;
-    char* slice = slice_of(a, b.p, b.h[i], b.part);
+    char* slice = slice_of(a, b.p, h, b.part);
     if (way == Way::kIn) {
-      copy_in_row(b.p, b.rows[i], slice);
+      copy_in_row(b.p, row, slice);
     } else {
-      copy_out_row(b.p, b.rows[i], slice);
+      copy_out_row(b.p, row, slice);
       // Another thread may have given the block back meanwhile: then these may be another's bytes.
-      b.codes[i] = misuse(a, check_held(a, b.h[i]));
+      b.codes[i] = misuse(a, check_held(a, h));
     }
   }
 }
@@ -111,7 +113,7 @@ std::int64_t copy(Arena& a, const Batch& b, Way way) {
   return done;
 }
 
-// codes[i] of the store before it: what did not get in must not arrive.
+// `stored`: codes[i] of the store before it. What did not get in must not arrive.
 int finish_one(Arena& a, kvshm_handle h, std::uint32_t part, int stored) {
   if (stored) return stored < 0 ? stored : -EINVAL;
   if (int rc = arrive_part(a, h, part)) return misuse(a, rc);

@@ -2,6 +2,7 @@
 // Paged KV of a CUDA device, on a driver without a GPU (tests/device/native/fake_cuda.c), whose
 // device memory is the host's and whose copies are done when asked for. See cuda_test.cpp.
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include "support.hpp"
 
@@ -126,6 +127,35 @@ TEST_F(CudaPages, ACopyThatIsRefused) {
   void* was;
   EXPECT_EQ(pop(&was), 0);
   EXPECT_EQ(broken(pool.a), "");
+}
+
+// What is not admitted is not copied, and the codes stay with their blocks.
+TEST_F(CudaPages, ARowThatDoesNotExistAndARefusal) {
+  ASSERT_EQ(push(own_context()), 0);
+  const std::uint32_t rows[5] = {16, 3, 99, 0, 4};
+  reset(6);
+  EXPECT_EQ(kvshm_pages_store(pool.a, &table, h.data(), rows, 5, 0, codes), 1);
+  EXPECT_EQ(count(), 6u);
+  const std::int32_t want[5] = {-ERANGE, 0, -ERANGE, -EIO, -EIO};
+  for (int i = 0; i < 5; i++) EXPECT_EQ(codes[i], want[i]) << i;
+  EXPECT_EQ(abort_fills(pool.a, h), 0);
+  void* was;
+  EXPECT_EQ(pop(&was), 0);
+}
+
+TEST_F(CudaPages, RowsFarApart) {
+  constexpr std::uint64_t kStride = 5ull << 29;
+  void* p = mmap(nullptr, 2 * kStride + 4096, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(p, MAP_FAILED);
+  static_cast<char*>(p)[2 * kStride] = 7;
+  runs[0] = {reinterpret_cast<std::uint64_t>(p), kStride, 512, 0};
+  table.nruns = 1, table.rows = 3, table.stream = own_context();
+  const std::uint32_t row = 2;
+  EXPECT_EQ(kvshm_pages_store(pool.a, &table, h.data(), &row, 1, 0, codes), 1);
+  EXPECT_EQ(*static_cast<char*>(kvshm_block_data(pool.a, h[0].id)), 7);
+  munmap(p, 2 * kStride + 4096);
+  EXPECT_EQ(abort_fills(pool.a, h), 0);
 }
 
 TEST_F(CudaPages, ABatchThatIsRefusedFailsAsAWhole) {

@@ -19,7 +19,7 @@ cdef class Fill:
     cdef uint32_t first  # those before it have left this Fill
     cdef uint32_t published
     cdef bint open_
-    cdef object stored  # int32 (n,): what kvshm.paged's store said of each; None before
+    cdef object stored  # by part, int32 (n,): what kvshm.paged's store said of each; None before
     cdef object __weakref__
 
     cdef int usable(self) except -1

@@ -130,6 +130,16 @@ cdef int _check_range(Py_ssize_t first, Py_ssize_t n, Py_ssize_t there) except -
     return 0
 
 
+cdef object _stored(Fill fill, uint32_t part):
+    """The codes of what this Fill has stored of a part; 1 = nothing yet, which must not arrive: the
+    part may be under way by another member."""
+    with cython.critical_section(fill):
+        if fill.stored is None:
+            fill.stored = {}
+        by_part = fill.stored
+    return by_part.setdefault(part, np.ones(fill.handles_.n, np.int32))
+
+
 @cython.final
 cdef class Pages:
     """Where the blocks of an engine's KV tensors lie. It keeps the tensors alive, and changes
@@ -165,7 +175,8 @@ cdef class Pages:
     def store(self, Fill fill, rows, part=0, stream=None, Py_ssize_t first=0):
         """Begin `part` of blocks first, first + 1 ... of the fill and copy the engine's `rows`
         into them: an int32 code each, 0 or negative (kvshm_pages.h says which). A block that
-        failed is never published. Raises for what is wrong with all of them."""
+        failed is never published. Raises for what is wrong with all of them. Several threads may
+        store into one Fill; it must not be finished or aborted meanwhile."""
         cdef kvshm_pages table = self.table_on(stream)
         cdef uint32_t c_part = as_number(part, "part")
         cdef Bytes c_rows, c_codes
@@ -177,16 +188,14 @@ cdef class Pages:
         c_rows, c_codes = as_bytes(numbers, False), as_bytes(codes, True)
         fill.usable()
         _check_range(first, n, fill.handles_.n)
-        if fill.stored is None:
-            fill.stored = np.zeros(fill.handles_.n, np.int32)
+        stored = _stored(fill, c_part)
         with nogil:
             rc = kvshm_pages_store(fill.arena.ptr, &table, fill.handles_.ptr + first,
                                    <const uint32_t *>c_rows.ptr, n, c_part,
                                    <int32_t *>c_codes.ptr)
         if rc < 0:
-            fill.stored[first:first + n] = rc
             fail(rc, f"store {n} rows")
-        np.minimum(fill.stored[first:first + n], codes, out=fill.stored[first:first + n])
+        np.minimum(stored[first:first + n], codes, out=stored[first:first + n])
         return codes
 
     def load(self, Lease lease, rows, part=0, stream=None, Py_ssize_t first=0):
@@ -206,14 +215,16 @@ cdef class Pages:
         codes = np.zeros(n, np.int32)
         c_rows, c_codes = as_bytes(numbers, False), as_bytes(codes, True)
         handles = new_handles(n)
-        lease.held()
-        _check_range(first, n, lease.n)
-        with nogil:
+        # No release in between: the number of a block's next life would pass for that of this one.
+        with cython.critical_section(lease):
+            lease.held()
+            _check_range(first, n, lease.n)
             for i in range(n):
                 # A miss of a scattered match stays without a life: -EINVAL.
                 handles.ptr[i].id = lease.blocks[first + i]
                 if handles.ptr[i].id != KVSHM_NONE:
                     kvshm_handle_of(lease.arena.ptr, handles.ptr[i].id, &handles.ptr[i])
+        with nogil:
             rc = kvshm_pages_load(lease.arena.ptr, &table, handles.ptr,
                                   <const uint32_t *>c_rows.ptr, n, c_part,
                                   <int32_t *>c_codes.ptr)
@@ -225,7 +236,8 @@ cdef class Pages:
         """When all bytes of `part` are in place: say so for each block that was stored, publish
         those that are whole now, and give this process's memberships back; the Fill is over. An
         int32 code each: 0 = found by all, 1 = waits for other parts (whoever stores those must be
-        a member by now), negative: the store or this step failed, the block will not be found."""
+        a member by now), negative: the store or this step failed, or this Fill has not stored that
+        part of the block; it will not be found."""
         cdef uint32_t c_part = as_number(part, "part")
         cdef Bytes c_codes
         cdef uint32_t first, n
@@ -237,7 +249,7 @@ cdef class Pages:
         if not was_open:
             raise Closed("this fill is over: registered, published or aborted")
         n = fill.handles_.n - first
-        codes = np.zeros(n, np.int32) if fill.stored is None else fill.stored[first:].copy()
+        codes = _stored(fill, c_part)[first:].copy()
         c_codes = as_bytes(codes, True)
         with nogil:
             rc = kvshm_pages_finish(fill.arena.ptr, fill.handles_.ptr + first, n, c_part,

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """S76: an engine's KV tensors in every layout, there and back byte for byte; what is inconsistent
 is refused by the name of its layer."""
+from concurrent.futures import ThreadPoolExecutor
+
 import kvshm
 import numpy as np
 import pytest
 from kvshm import paged
-from support.arenas import keys
+from support.arenas import content, keys, store
 from support.kv_tensors import ORDERS, Memory, bytes_of, in_order, random_bytes
 
 torch = pytest.importorskip("torch", reason="the layouts are torch's")
@@ -153,6 +155,105 @@ def test_a_part_that_another_began_is_not_finished(arena):
     fill.abort()
     with pytest.raises(kvshm.Closed):
         table.finish(other)
+
+
+def flat(value, n=10, size=64):
+    """The table of n rows of `size` bytes, and the tensor."""
+    base = torch.full((n, size), value, dtype=torch.uint8)
+    return paged.runs_of({"a": base}, n), base
+
+
+def test_what_a_fill_has_not_stored_is_not_finished(arena):
+    """A part that another member is still writing must not arrive through one that never stored."""
+    table, _ = flat(3)
+    writer = arena.allocate(2, keys=keys(2))
+    writer.begin(0)
+    writer.begin(1)  # and writes, slowly
+    idle = arena.join(writer.handles)
+    assert (table.finish(idle) < 0).all()
+    assert [arena.block(int(i)).arrived for i in writer.ids] == [0, 0]
+    one_of_two = arena.join(writer.handles)
+    assert table.store(one_of_two, [1], first=1).tolist()[0] < 0
+    assert (table.finish(one_of_two) < 0).all()
+    assert [arena.block(int(i)).arrived for i in writer.ids] == [0, 0]
+    assert len(arena.match(keys(2))) == 0
+    writer.abort()
+
+
+def test_some_blocks_of_a_fill(arena):
+    table, _ = flat(3)
+    fill = arena.allocate(3, keys=keys(3))
+    assert table.store(fill, [2], first=1).tolist() == [0]
+    first, second, third = table.finish(fill).tolist()
+    assert first < 0 and second == 0 and third < 0
+    assert arena.match_scattered(keys(3)).hits == 1
+
+
+def test_a_part_is_finished_by_who_stored_that_part(make_arena):
+    table, _ = flat(3)
+    arena = make_arena(block_bytes=128)
+    writer = arena.allocate(1, keys=keys(1), parts=2)
+    writer.begin(0, part=1)
+    member = arena.join(writer.handles)
+    assert table.store(member, [5], part=0).tolist() == [0]
+    assert table.finish(member, part=1).tolist()[0] < 0
+    assert arena.block(int(writer.ids[0])).arrived == 0
+    writer.abort()
+
+
+def test_a_store_that_was_refused_as_a_whole_may_be_tried_again(arena):
+    table, _ = flat(3)
+    large, _ = flat(3, size=1 << 20)
+    fill = arena.allocate(1, keys=keys(1))
+    with pytest.raises(kvshm.InvalidArgument, match="beyond the block"):
+        large.store(fill, [1])
+    assert table.store(fill, [1]).tolist() == [0]
+    assert table.finish(fill).tolist() == [0]
+
+
+def test_a_block_is_stored_once(arena):
+    """The second store writes nothing, and what both meant is not published."""
+    table, base = flat(3)
+    fill = arena.allocate(1, keys=keys(1))
+    assert table.store(fill, [1]).tolist() == [0]
+    base[2] = 9
+    assert table.store(fill, [2]).tolist()[0] < 0
+    with fill.view(0) as view:
+        assert bytes(view)[:64] == bytes([3]) * 64
+    assert table.finish(fill).tolist()[0] < 0
+    assert len(arena.match(keys(1))) == 0
+
+
+def test_a_lease_with_misses(arena):
+    table, base = flat(0)
+    with store(arena, keys(3)[1:2]):
+        with arena.match_scattered(keys(3)) as lease:
+            codes = table.load(lease, [4, 5, 6]).tolist()
+    assert codes[0] < 0 and codes[1] == 0 and codes[2] < 0
+    assert bytes(base[5].numpy()) == content(keys(3)[1])[:64]
+    base[5] = 0
+    assert not base.any()
+
+
+def test_threads_that_share_a_table(make_arena):
+    """Each stores its rows into its part of one fill, and loads them to other rows."""
+    table, base = flat(0, n=64, size=4096)
+    for row in range(32):
+        base[row] = row + 1
+    arena = make_arena(blocks=40, block_bytes=4096)
+    with arena.allocate(32, keys=keys(32)) as fill, ThreadPoolExecutor(4) as pool:
+        starts = range(0, 32, 8)
+        got = list(pool.map(
+            lambda at: table.store(fill, range(at, at + 8), first=at).tolist(), starts))
+        assert got == [[0] * 8] * 4
+        assert table.finish(fill).tolist() == [0] * 32
+        with arena.match(keys(32)) as hit:
+            got = list(pool.map(
+                lambda at: table.load(hit, range(63 - at, 55 - at, -1), first=at).tolist(),
+                starts))
+            assert got == [[0] * 8] * 4
+    for row in range(32):
+        assert (base[63 - row] == row + 1).all()
 
 
 # What is refused
