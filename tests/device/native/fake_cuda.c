@@ -2,7 +2,8 @@
  *
  * A libcuda.so.1 without a GPU: the few functions that kvshm loads, over the mock. It insists on a
  * current context as the real one does. The environment says what it is like: KVSHM_FAKE_CUDA_DEVICES how
- * many devices there are, _WRONG that copies go wrong, _LATE_MS that they outlive their process. */
+ * many devices there are, _WRONG and _WRONG_PAGED that copies go wrong, _LATE_MS that they outlive
+ * their process. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,6 +206,18 @@ result cuMemcpyDtoHAsync_v2(void* host, uint64_t at, size_t bytes, void* stream)
   return 0;
 }
 
+/* Streams of one context; copies wait in them while a test holds them, until it runs the stream. */
+static char streams[8];
+static struct {
+  int on;
+  size_t n;
+  struct {
+    uint64_t to, from;
+    size_t bytes;
+    void* stream;
+  } copy[4096];
+} held;
+
 /* What copies of paged KV were asked for, in order; the one of this number fails (0: none). */
 static struct {
   size_t copies, batches, fail_at;
@@ -213,6 +226,7 @@ static struct {
 void fake_copies_reset(size_t fail_at) {
   memset(&paged, 0, sizeof paged);
   paged.fail_at = fail_at;
+  held.n = 0;
 }
 size_t fake_copies(size_t* batches, uint64_t** to) {
   *batches = paged.batches;
@@ -220,12 +234,34 @@ size_t fake_copies(size_t* batches, uint64_t** to) {
   return paged.copies;
 }
 
+void* fake_stream(int number) { return &streams[number]; }
+void fake_hold(int on) { held.on = on; }
+size_t fake_run(void* stream) {
+  size_t left = 0, n = held.n;
+  for (size_t i = 0; i < n; i++)
+    if (held.copy[i].stream == stream)
+      memcpy((void*)(uintptr_t)held.copy[i].to, (const void*)(uintptr_t)held.copy[i].from,
+             held.copy[i].bytes);
+    else
+      held.copy[left++] = held.copy[i];
+  held.n = left;
+  return n - left;
+}
+
 result cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
-  (void)stream;
   if (!depth) return INVALID_CONTEXT;
   if (paged.copies < 4096) paged.to[paged.copies] = to;
   if (++paged.copies == paged.fail_at) return 1;
+  if (held.on) {
+    if (held.n == 4096) return 2;
+    held.copy[held.n].to = to;
+    held.copy[held.n].from = from;
+    held.copy[held.n].bytes = bytes;
+    held.copy[held.n++].stream = stream;
+    return 0;
+  }
   memcpy((void*)(uintptr_t)to, (const void*)(uintptr_t)from, bytes);
+  if (getenv("KVSHM_FAKE_CUDA_WRONG_PAGED")) *(char*)(uintptr_t)to ^= 1;
   return 0;
 }
 
@@ -243,8 +279,9 @@ result cuMemcpyBatchAsync(uint64_t* to, uint64_t* from, size_t* bytes, size_t n,
 }
 
 result cuStreamGetCtx(void* stream, void** out) {
-  *out = stream; /* cuStreamCreate's is the application's context */
-  return usable(stream) ? 0 : INVALID_CONTEXT;
+  const int ours = (char*)stream >= streams && (char*)stream < streams + sizeof streams;
+  *out = ours ? &own_context : stream; /* cuStreamCreate's is the application's context */
+  return usable(*out) ? 0 : INVALID_CONTEXT;
 }
 
 result cuMemcpyHtoDAsync_v2(uint64_t at, const void* host, size_t bytes, void* stream) {

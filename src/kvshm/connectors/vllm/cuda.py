@@ -172,8 +172,11 @@ class CudaTransfers(HostTransfers):
                 entry.event.synchronize()
 
     def close(self) -> None:
-        torch.cuda.synchronize()
-        self.finished()
+        """Waits for all copies; `finished` and `saved` tell of them once more."""
+        self._reads.synchronize()
+        self._writes.synchronize()
+        for entry in self._ended:
+            entry.event.synchronize()
         super().close()
 
 

@@ -107,7 +107,7 @@ class WorkerSide:
         self._stop_transfers()
         part = 0 if self._once else self.rank
         kind: type[HostTransfers] = HostTransfers
-        if next(iter(self.pages.values())).device == "cuda":
+        if next(iter(self.pages.values())).device.startswith("cuda"):  # "cuda:0"
             from .cuda import CudaTransfers
 
             kind = CudaTransfers
