@@ -42,6 +42,11 @@ def test_all_of_it_on_a_fake(fake_cuda_path):
     assert found["gpu"] == "fake" and found["verdict"] == "right"
     assert [r["pieces"] for r in found["registration"]] == [4, 1]
     assert found["beside_others"]["all_foreign"] and found["beside_others"]["all_but_one_block"]
+    assert {r["order"]: r["runs"] for r in found["paged"]} == {
+        "LBHNC": 4, "LBNHC": 4, "LHBNC": 8, "BLHNC": 1, "BLNHC": 1, "BHLNC": 1}
+    for layout in found["paged"]:
+        assert layout["right"] and layout["broken"] == 0
+        assert min(layout[f"{what}_gb_per_s"] for what in ("store", "load", "plain")) > 0
     (kill,) = found["kills"]
     assert kill["cleared_ms"] >= 2000 and kill["written_after_clear"] == 0
 
@@ -50,6 +55,14 @@ def test_wrong_copies_are_seen(fake_cuda_path):
     code, found, _ = check("--quick", "--kills", "0",
                            **fake(fake_cuda_path, KVSHM_FAKE_CUDA_WRONG="1"))
     assert (code, found["verdict"]) == (1, "wrong")
+
+
+def test_wrong_paged_copies_are_seen(fake_cuda_path):
+    code, found, _ = check("--quick", "--kills", "0",
+                           **fake(fake_cuda_path, KVSHM_FAKE_CUDA_WRONG_PAGED="1"))
+    assert (code, found["verdict"]) == (1, "wrong")
+    assert all(r["right"] for r in found["registration"])
+    assert not any(r["right"] for r in found["paged"])
 
 
 @pytest.mark.crash

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/gpu_check: registration and late device writes on a real GPU."""
+"""tools/gpu_check: registration, paged copies and late device writes on a real GPU."""
