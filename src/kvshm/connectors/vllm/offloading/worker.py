@@ -53,7 +53,7 @@ class KvshmOffloadingWorker(OffloadingWorker):
         if arena is None:
             return None
         kind: type[HostTransfers] = HostTransfers
-        if next(iter(self._pages.values())).device == "cuda":
+        if next(iter(self._pages.values())).device.startswith("cuda"):  # "cuda:0"
             from ..cuda import CudaTransfers
 
             kind = CudaTransfers
