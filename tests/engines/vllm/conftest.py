@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kvshm.tools.environments import Absent
-from kvshm.tools.vllm.client import Engine
+from kvshm.tools.vllm.client import Engine, close_all
 from kvshm.tools.vllm.environment import python_of_vllm
 from kvshm.tools.vllm.models import models
 from kvshm.tools.vllm.options import Options
@@ -55,5 +55,4 @@ def new_engine(vllm_python: Path, model: Callable[[str], Path]) -> Iterator[NewE
         return started[-1]
 
     yield start
-    for engine in started:
-        engine.close()
+    close_all(started)

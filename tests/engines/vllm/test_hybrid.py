@@ -6,7 +6,7 @@ import os
 import random
 
 import kvshm
-from kvshm.tools.vllm.client import Request
+from kvshm.tools.vllm.client import Request, close_all
 from kvshm.tools.vllm.options import kvshm_connector
 
 NAME = f"test-hybrid-{os.getpid()}"
@@ -44,6 +44,5 @@ def test_window_groups_load_only_what_lies_in_the_window(new_engine):
         b.step(2)
         assert b.call("faults:holds")["held"] == 0
     finally:
-        for engine in (a, b, plain):
-            engine.close()
+        close_all((a, b, plain))
         kvshm.remove(NAME, force=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import kvshm
 import pytest
-from kvshm.tools.vllm.client import Answer, Engine, Lora, Request
+from kvshm.tools.vllm.client import Answer, Engine, Lora, Request, close_all
 from kvshm.tools.vllm.options import kvshm_connector
 
 NAME = f"test-vllm-{os.getpid()}"
@@ -60,8 +60,7 @@ def trio(new_engine) -> Iterator[Trio]:
     try:
         yield engines
     finally:
-        for engine in (engines.plain, engines.a, engines.b):
-            engine.close()
+        close_all((engines.plain, engines.a, engines.b))
         kvshm.remove(NAME, force=True)
 
 
