@@ -45,6 +45,7 @@ struct Arena {
   std::atomic<std::uint64_t>*free_map = nullptr, *summary = nullptr;
   std::atomic<std::uint64_t>* my_regions = nullptr;
   Mark* marks = nullptr;
+  Ghost* ghosts = nullptr;
   std::byte* data = nullptr;
   std::uint32_t nblocks = 0;
   std::uint64_t block_bytes = 0, nbuckets = 0;

@@ -133,9 +133,10 @@ struct alignas(64) Event {
   std::atomic<std::uint64_t> turn, op, key[2], parent[2], reserved[2];
 };
 
-struct Ghost {  // memory of evicted keys
-  std::atomic<std::uint64_t> a, b;
+struct Ghost {  // a key that left, and how: see evict/ghost.hpp
+  std::atomic<std::uint64_t> tag, gone;
 };
+static_assert(sizeof(Ghost) == 16);
 
 // False: does not fit (bytes too small, or blocks == 0 results). page = size of the mount's pages.
 bool compute_geometry(std::uint64_t bytes, std::uint64_t block_bytes, std::uint64_t blocks,

@@ -14,6 +14,7 @@
 #include "blocks/futex.hpp"
 #include "blocks/quota.hpp"
 #include "evict/evict.hpp"
+#include "evict/ghost.hpp"
 #include "evict/links.hpp"
 #include "index/index.hpp"
 
@@ -114,17 +115,23 @@ void untake(Arena& a, const Claim& c, const std::uint32_t* ids, std::uint32_t at
   wake_space(a);
 }
 
+constexpr std::uint32_t kAhead = 4;  // victims whose ghosts are on their way into the cache
+
 // All n are claimed: victims end their lives, everybody gets a clean descriptor and a count.
 int take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& spec,
          kvshm_evicted* evicted) {
   int rc = 0;
   std::int64_t deadline = c.deadline;
+  const std::uint32_t n = c.free + c.victims, now = c.victims ? arena_seconds(a) : 0;
+  for (std::uint32_t k = c.free; k < n && k < c.free + kAhead; k++) prefetch_ghost(a, ids[k]);
   std::uint32_t i = 0;
-  for (; i < c.free + c.victims; i++) {
+  for (; i < n; i++) {
     Hot& h = a.hot[ids[i]];
     if (i >= c.free) {
+      if (i + kAhead < n) prefetch_ghost(a, ids[i + kAhead]);
       remember(evicted, h.load_key());
       unlink_head(a, ids[i]);
+      keep_ghost(a, ids[i], Gone::kEvicted, now);
       // M:aon.8
       end_life(a, ids[i]);
       prepare(a, ids[i], spec);

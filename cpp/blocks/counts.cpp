@@ -6,6 +6,7 @@
 #include "blocks/close.hpp"
 #include "blocks/futex.hpp"
 #include "blocks/quota.hpp"
+#include "evict/ghost.hpp"
 
 namespace kvshm {
 namespace {
@@ -93,6 +94,7 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
     a.count(s == kFilling ? kStat_aborted_total : kStat_closed_total);
     if (s != kFilling) ticks.released++;
     if (KVSHM_BROKEN(abort_leaves_entry) && s == kFilling) h.store_key({});
+    if (s != kFilling) keep_ghost(a, id, Gone::kClosed, arena_seconds(a));
     close_block(a, id);
     return 0;
   }

@@ -1,6 +1,7 @@
 #include "blocks/reap.hpp"
 
 #include "blocks/close.hpp"
+#include "evict/ghost.hpp"
 #include "index/index.hpp"
 
 namespace kvshm {
@@ -45,6 +46,7 @@ void reap_block(Arena& a, std::uint32_t id, unsigned slot, bool device_free, Rea
           continue;
         KVSHM_STEP("reap.lasted");
         counts->holds++;
+        if (!others) keep_ghost(a, id, Gone::kClosed, arena_seconds(a));
         // M:core.16 M:index.29
         if (!others) close_block(a, id);
         return;

@@ -3,6 +3,7 @@
 #include "blocks/close.hpp"
 #include "blocks/counts.hpp"
 #include "evict/evict.hpp"
+#include "evict/ghost.hpp"
 #include "evict/links.hpp"
 #include "index/index.hpp"
 
@@ -10,8 +11,9 @@ namespace kvshm {
 namespace {
 
 // EVICTING{me} -> FREE, counted.
-void remove_claimed(Arena& a, std::uint32_t id) {
+void remove_claimed(Arena& a, std::uint32_t id, std::uint32_t now) {
   unlink_head(a, id);
+  keep_ghost(a, id, Gone::kRemoved, now);
   close_block(a, id);
   a.count(kStat_removed_total);
 }
@@ -19,10 +21,11 @@ void remove_claimed(Arena& a, std::uint32_t id) {
 }  // namespace
 
 std::uint64_t evict_all(Arena& a) {
+  const std::uint32_t now = arena_seconds(a);
   std::uint64_t n = 0;
   for (std::uint32_t id = 0; id < a.nblocks; id++) {
     if (!claim_evictable(a, id, true)) continue;
-    remove_claimed(a, id);
+    remove_claimed(a, id, now);
     n++;
   }
   return n;
@@ -43,7 +46,7 @@ bool evict_life(Arena& a, kvshm_handle b) {
     give_back_victim(a, b.id);
     return false;
   }
-  remove_claimed(a, b.id);
+  remove_claimed(a, b.id, arena_seconds(a));
   return true;
 }
 

@@ -174,7 +174,8 @@ void Scene::prohibit() {
   rest(g.hot_off + g.blocks * sizeof(Hot), g.cold_off);
   rest(g.cold_off + g.blocks * sizeof(Cold), g.index_off);
   rest(g.index_off + g.buckets * kIndexWays * 8, g.free_off);
-  rest(g.summary_off + g.region_words * 8, g.marks_off);  // and all of ghost, tenants
+  rest(g.summary_off + g.region_words * 8, g.ghost_off);
+  rest(g.ghost_off + g.blocks * sizeof(Ghost), g.marks_off);  // and all of tenants
   rest(g.events_off, g.data_off);
 }
 
@@ -214,6 +215,7 @@ void Scene::reset() {
     put_back(g.index_off, g.buckets * kIndexWays * 8);
     put_back(g.free_off, g.summary_off - g.free_off);
     put_back(g.summary_off, g.region_words * 8);
+    put_back(g.ghost_off, g.blocks * sizeof(Ghost));
     if (marks_dirty_) put_back(g.marks_off, g.events_off - g.marks_off);
     for (const auto& [offset, n] : dirty_)
       raw_copy(host::memory() + offset, golden_.get() + offset, n);

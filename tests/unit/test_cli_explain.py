@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import jsonschema
 import kvshm
 import numpy as np
 import pytest
-from kvshm.tools.inspector import layout
+from kvshm.tools.inspector import ghosts, layout
 from support import shm_dir
 from support.cli import Copy, kvshm_cli
 from support.oracle import store
@@ -78,15 +80,135 @@ def test_never_stored(arena: Any, keys: Any, explain: Explain) -> None:
     assert found["key"] == bytes(keys[4]).hex() and found["block"] is None
 
 
-def test_gone(arena: Any, keys: Any, explain: Explain) -> None:
+def now_within(found: dict[str, Any], since: float) -> bool:
+    """Its `when` is a time after `since`; clocks of seconds, one of them coarse."""
+    when, now = datetime.fromisoformat(found["when"]).timestamp(), time.time()
+    return bool(since - 2 <= when <= now and 0 <= found["seconds_ago"] <= now - since + 3)
+
+
+@pytest.mark.parametrize("how", ["evict", "clear", "reset_inactive", "no_cache", "set_no_cache",
+                                 "pressure"])
+def test_gone(arena: Any, keys: Any, ident: Any, explain: Explain, how: str) -> None:
+    begun = time.time()
+    store(arena, keys[:6]).release()
+    lease = store(arena, keys[6:], no_cache=how == "no_cache")
+    if how == "set_no_cache":
+        for handle in lease.handles:
+            arena.set_no_cache(handle)
+    assert explain()["reason"] == "present"
+    lease.release()
+    first, reason = (6, "closed") if "no_cache" in how else (0, "removed")
+    if how == "evict":
+        first = 6
+        arena.evict(keys[6:])
+    elif how == "pressure":
+        reason = "evicted"
+        store(arena, ident.keys(range(5000, 5000 + 16 * 16))).release()
+    elif reason == "removed":
+        getattr(arena, how)()
+    found = explain()
+    assert (found["missing"], found["reason"]) == (first, reason) and now_within(found, begun)
+    store(arena, keys[first:]).release()
+    assert explain()["reason"] == "present", "what is stored again is there"
+
+
+def test_gone_by_another_process(arena: Any, keys: Any, explain: Explain, worker: Any) -> None:
+    begun = time.time()
     store(arena, keys).release()
-    arena.evict(keys[6:])
+    other = worker("""
+        import kvshm, sys
+        ident = kvshm.Identity(**json.loads(sys.argv[2]))
+        arena = kvshm.Arena.attach(sys.argv[1], identity=ident, helper=False)
+        arena.allocate(10, keys=ident.keys(range(9000, 9000 + 160))).register().release()
+        say(True)
+        hear()
+    """, arena.name, json.dumps(FIELDS))
+    assert other.hear()
+    other.process.kill()
+    other.process.wait(10)
     found = explain()
-    assert (found["missing"], found["reason"]) == (6, "unknown") and "4 blocks" in found["why"]
-    store(arena, keys[6:]).release()
+    assert found["reason"] == "evicted" and now_within(found, begun)
+
+
+class Remembered(Copy):
+    """A copy of an arena whose keys were stored and removed a moment ago."""
+
+    def __init__(self, arena: Any, keys: Any, folder: Path) -> None:
+        store(arena, keys).release()
+        arena.clear()
+        super().__init__(Path(arena.path), folder)
+        self.folder, self.key = folder, bytes(keys[0])
+        first, ways, self.tag = ghosts.place(arena.blocks, self.key)
+        self.set = self.ghosts[first:first + ways]
+
+    def ask(self) -> dict[str, Any]:
+        (self.folder / "keys").write_text(self.key.hex())
+        done = self.cli("explain", "--keys", self.folder / "keys", "--json")
+        jsonschema.validate(done.json, SCHEMA)
+        assert done.code == 1 and not done.err
+        found: dict[str, Any] = done.json
+        return found
+
+
+@pytest.fixture
+def copy(arena: Any, keys: Any, tmp_path: Path) -> Remembered:
+    made = Remembered(arena, keys[:4], tmp_path)
+    assert made.ask()["reason"] == "removed"
+    return made
+
+
+def test_the_memory_is_of_this_key(copy: Remembered) -> None:
+    """Other keys in its set, and its own tag in other sets, say nothing."""
+    copy.set["tag"] = copy.tag ^ 1 << 63
+    others = np.ones(len(copy.ghosts), bool)
+    first, ways, _ = ghosts.place(len(copy.ghosts), copy.key)
+    others[first:first + ways] = False
+    copy.ghosts["tag"][others] = copy.tag
+    copy.ghosts["gone"] = 1
+    found = copy.ask()
+    assert found["reason"] == "not remembered" and found["when"] is found["seconds_ago"] is None
+    assert "4 blocks have left" in found["why"] and "room for 16 of them" in found["why"]
+    begun = int(time.time())
+    copy.superblock["created_at"] = begun - 100
+    copy.set["tag"][3], copy.set["gone"][3] = copy.tag, 40 << 32 | 9 << 2 | 1
+    found = copy.ask()
+    assert found["reason"] == "evicted" and 60 <= found["seconds_ago"] <= 180
+    assert datetime.fromisoformat(found["when"]).timestamp() == begun - 60
+
+
+def test_later_keys_without_memory(arena: Any, keys: Any, tmp_path: Path) -> None:
+    """A key that keys stand behind was there, even where the memory of it is lost."""
+    store(arena, keys).release()
     arena.evict(keys[2:4])
-    found = explain()
-    assert (found["missing"], found["reason"], found["later"]) == (2, "evicted", 6)
+    one = Copy(Path(arena.path), tmp_path)
+    (tmp_path / "keys").write_text("".join(bytes(key).hex() for key in keys))
+    ask = ("explain", "--keys", tmp_path / "keys", "--json")
+    found = one.cli(*ask).json
+    assert (found["missing"], found["reason"], found["later"]) == (2, "removed", 6)
+    one.ghosts["gone"] = 0
+    found = one.cli(*ask).json
+    assert (found["reason"], found["later"], found["when"]) == ("evicted", 6, None)
+
+
+@pytest.mark.parametrize("damage", ["zeros", "ones", "noise", "future", "reason", "creation"])
+def test_a_damaged_memory(copy: Remembered, damage: str) -> None:
+    """A wrong answer, or none; never an error."""
+    at = copy.set["tag"] == copy.tag
+    assert at.sum() == 1
+    if damage == "noise":
+        noise = np.random.default_rng(5).integers(0, 1 << 64, (len(copy.ghosts), 2), np.uint64)
+        copy.ghosts["tag"], copy.ghosts["gone"] = noise.T
+    elif damage in ("zeros", "ones"):
+        copy.ghosts["tag"] = copy.ghosts["gone"] = {"zeros": 0, "ones": (1 << 64) - 1}[damage]
+    elif damage == "future":
+        copy.set["gone"][at] |= np.uint64(0xFFFFFFFF << 32)
+    elif damage == "reason":
+        copy.set["gone"][at] = 0
+    else:
+        copy.superblock["created_at"] = (1 << 64) - 1
+    found = copy.ask()
+    known = damage in ("future", "creation")
+    assert found["reason"] == ("removed" if known else "not remembered") and found["when"] is None
 
 
 def test_being_filled(arena: Any, keys: Any, explain: Explain, worker: Any) -> None:
@@ -110,7 +232,7 @@ def test_being_filled(arena: Any, keys: Any, explain: Explain, worker: Any) -> N
     assert (found["missing"], found["reason"]) == (3, "left") and "kvshm reap" in found["why"]
     assert found["block"] == ids[0], "a look gives nothing back"
     arena.reap()
-    assert explain()["reason"] in ("never stored", "unknown")
+    assert explain()["reason"] == "never stored", "it was never there as a whole"
 
 
 def test_a_quiet_fill(arena: Any, keys: Any, explain: Explain) -> None:

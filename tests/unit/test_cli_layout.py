@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 RECORDS = {"Superblock": dtypes.SUPERBLOCK, "SlotRecord": dtypes.SLOT, "Hot": dtypes.HOT,
            "Cold": dtypes.COLD, "PolicyTable": dtypes.POLICY, "Geometry": dtypes.GEOMETRY,
-           "LeaseLine": dtypes.LEASE, "ForeignNote": dtypes.FOREIGN}
+           "LeaseLine": dtypes.LEASE, "Ghost": dtypes.GHOST, "ForeignNote": dtypes.FOREIGN}
 # block_bytes, blocks, page: tiny, odd, more than one region word, huge pages, no data
 SHAPES = [(64, 1, 4096), (4096, 5, 4096), (2 << 20, 4097, 4096), (1 << 20, 70000, 2 << 20),
           (0, 300000, 4096), (64, 2100000, 4096), (2 << 20, 16, 4096), (2 << 20, 15, 4096)]

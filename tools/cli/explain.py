@@ -7,6 +7,7 @@ import dataclasses
 import json
 import re
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -36,15 +37,26 @@ def run(args: argparse.Namespace) -> int:
             finding.key = bytes(keys[0]).hex() if len(keys) else None
         if args.json:
             text.print_json(text.document("explain", name=view.name, path=view.path,
-                                          **dataclasses.asdict(finding)))
+                                          **_members(finding)))
         elif not args.quiet:
             print(_render(view, finding))
     return FINE if finding.reason == "present" else FOUND
 
 
+def _members(finding: explain.Finding) -> dict[str, Any]:
+    members = dataclasses.asdict(finding)
+    when = members["when"]
+    members["when"] = None if when is None else text.moment(when)
+    members["seconds_ago"] = None if when is None else max(0, int(time.time()) - when)
+    return members
+
+
 def _render(view: View, finding: explain.Finding) -> str:
-    shown = dataclasses.asdict(finding)
+    shown = _members(finding)
     del shown["fields"]
+    ago = shown.pop("seconds_ago")
+    if ago is not None:
+        shown["when"] = f"{shown['when']}, {text.age(ago)} ago"
     shown["pids"] = ", ".join(map(str, finding.pids)) or None
     shown["why"] = text.clean(finding.why)
     return text.pairs(view.name, {k: "-" if v is None else v for k, v in shown.items()})

@@ -56,17 +56,13 @@ def describe(view: View) -> dict[str, Any]:
         waiting_for_space=bool(int(superblock["space"]) & 1))
 
 
-def _moment(seconds: Any) -> str:
-    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
-
-
 def _arena(view: View, processes: list[census.Process]) -> dict[str, Any]:
     s, status = view.superblock, os.fstat(view.fd)
     dead = sum(not p.alive for p in processes)
     return dict(
         name=view.name, path=view.path, uuid=str(uuid.UUID(bytes=s["uuid"].tobytes())),
         layout_version=int(s["layout_version"]),
-        created_at=_moment(s["created_at"]),
+        created_at=text.moment(int(s["created_at"])),
         creator_pid=int(s["creator_pid"]), uid=status.st_uid,
         mode=f"{status.st_mode & 0o7777:04o}",
         state=f"{dead} dead" if dead else "healthy" if processes else "idle",
@@ -89,8 +85,8 @@ def _foreign(note: Any) -> dict[str, Any] | None:
     """Who came with another identity, was refused, and shares nothing of this arena."""
     if not note["count"]:
         return None
-    return dict(count=int(note["count"]), last_at=_moment(note["at"]), last_pid=int(note["pid"]),
-                last_identity=_json(note["identity"]))
+    return dict(count=int(note["count"]), last_at=text.moment(int(note["at"])),
+                last_pid=int(note["pid"]), last_identity=_json(note["identity"]))
 
 
 def _sizes(view: View, processes: list[census.Process]) -> dict[str, Any]:

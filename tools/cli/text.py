@@ -38,6 +38,11 @@ def age(seconds: float) -> str:
     return f"{int(seconds)} s"
 
 
+def moment(seconds: int) -> str:
+    """Seconds since the epoch as ISO time, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
 def many(number: int, one: str, more: str = "") -> str:
     """1 process, 2 processes."""
     return f"{number} {one if number == 1 else more or one + 's'}"

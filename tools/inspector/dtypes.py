@@ -42,6 +42,8 @@ SUPERBLOCK = _record(layout.SUPERBLOCK, [
     ("charged_group", "S256", 1728), ("foreign", FOREIGN, 1984),
     ("epochs", "<u8", 3040, (layout.SLOTS,))])
 
+GHOST = np.dtype([("tag", "<u8"), ("gone", "<u8")])
+
 LEASE = np.dtype([("tag", "<u8"), ("start", "<u4"), ("count", "<u4")])
 
 SLOT = _record(layout.SLOT, [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first key of a prompt that an arena does not answer, and why, as far as memory shows it.
 
-A block that goes takes its key along: of what is not there, only its surroundings tell whether it
-ever was. Nothing here needs the library.
+A block that goes takes its key along; the arena remembers the last of those (`ghosts`). Nothing
+here needs the library.
 """
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from . import census, layout
+from . import census, ghosts, layout
 from .view import Array, View, holders_of, state_of
 
 # What a key's absence comes from; docs/inspector.md has them.
 REASONS = ("present", "identity", "epoch", "filling", "left", "evicting", "duplicate", "private",
-           "evicted", "never stored", "unknown")
+           "evicted", "removed", "closed", "never stored", "not remembered")
 FIELDS = ("model", "weights", "dtype", "layout", "parallel", "namespace", "block_tokens")
 # Of these, each took a published block out of the arena.
 _GONE = ("evicted_total", "removed_total", "closed_total")
+_HOW = {"evicted": "evicted for another block",
+        "removed": "removed on request (evict, clear, reset)",
+        "closed": "closed at its last release, as asked for (no-cache)"}
 
 
 @dataclass
 class Finding:
     """found: keys before the first missing one. missing: its place, None where all are there.
-    later: keys behind it that are there. block, pids: whose hands it is in."""
+    later: keys behind it that are there. block, pids: whose hands it is in. when: it went, in
+    seconds since the epoch."""
 
     keys: int
     found: int = 0
@@ -35,6 +39,7 @@ class Finding:
     why: str = "every key is there"
     block: int | None = None
     pids: list[int] = field(default_factory=list)
+    when: int | None = None
     later: int = 0
     fields: list[dict[str, Any]] = field(default_factory=list)
 
@@ -86,7 +91,7 @@ def _say(finding: Finding, view: View, blocks: list[_Block]) -> None:
     order = {layout.FILLING: 0, layout.EVICTING: 1}
     blocks = sorted(blocks, key=lambda b: order.get(b.state, 2))
     if not blocks:
-        _say_absent(finding, view)
+        _say_absent(finding, view, bytes.fromhex(finding.key or ""))
         return
     block = blocks[0]
     people = {p.slot: p for p in census.processes(view, view.words())}
@@ -114,10 +119,14 @@ def _say(finding: Finding, view: View, blocks: list[_Block]) -> None:
                        f"{names or 'nobody'}: nobody else finds it")
 
 
-def _say_absent(finding: Finding, view: View) -> None:
+def _say_absent(finding: Finding, view: View, key: bytes) -> None:
     totals = census.totals(view)
     gone = sum(totals[name] for name in _GONE)
-    if finding.later:
+    ghost = ghosts.find(view, key)
+    if ghost:
+        finding.reason, finding.when = ghost.reason, ghost.when
+        finding.why = f"it was here, and was {_HOW[ghost.reason]}"
+    elif finding.later:
         finding.reason = "evicted"
         finding.why = (f"it was here: {finding.later} of the keys behind it still are, and those "
                        f"are stored after it")
@@ -125,9 +134,9 @@ def _say_absent(finding: Finding, view: View) -> None:
         finding.reason = "never stored"
         finding.why = "no block has ever left this arena"
     else:
-        finding.reason = "unknown"
-        finding.why = (f"never stored, or stored and gone: {gone} blocks have left this arena, and "
-                       f"memory keeps no keys of them")
+        finding.reason = "not remembered"
+        finding.why = (f"not remembered: never stored, or evicted long ago; {gone} blocks have "
+                       f"left this arena, whose memory has room for {ghosts.room(view)} of them")
 
 
 def _matchable(block: _Block) -> bool:

@@ -44,6 +44,7 @@ class View:
         self.index = section(g.index_off, "<u8", g.buckets * layout.WAYS)
         self.free_map = section(g.free_off, "<u8", (g.blocks + 63) // 64)
         self.summary = section(g.summary_off, "<u8", g.region_words)
+        self.ghosts = section(g.ghost_off, dtypes.GHOST, g.blocks)
 
     def words(self) -> Array:
         """A copy of all block words, each whole; one after the other, not at one moment."""

@@ -23,6 +23,7 @@ World::World() {
   auto* slots = zeroed<SlotRecord>(kProcesses);
   auto* regions = zeroed<std::atomic<std::uint64_t>>(kProcesses);
   auto* marks = zeroed<Mark>(kMarks);
+  auto* ghosts = zeroed<Ghost>(kBlocksHere);
   hot = zeroed<Hot>(kBlocksHere);
   cold = zeroed<Cold>(kBlocksHere);
   index = zeroed<std::atomic<std::uint64_t>>(kIndexWays);
@@ -41,6 +42,7 @@ World::World() {
     a.summary = summary;
     a.my_regions = regions + p;
     a.marks = marks;
+    a.ghosts = ghosts;
     a.counts = zeroed<std::atomic<std::uint32_t>>(kBlocksHere);
     a.nblocks = kBlocksHere;
     a.nbuckets = 1;
