@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// paged: an engine's rows into blocks and back, by the table of kvshm_pages.h: 2 MiB in one run, or in
-// 32 of 64 KiB as of an engine that keeps its layers apart. Beside them kvshm_copy_in and memcpy.
+// paged: an engine's rows into blocks and back, by the table of kvshm_pages.h: 2 MiB in one run, in
+// 32 of 64 KiB as of an engine that keeps its layers apart, or in 512 of 4 KiB as of one that keeps
+// their heads apart. Beside them kvshm_copy_in and memcpy.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -10,14 +11,14 @@
 namespace bench {
 namespace {
 
-constexpr std::uint32_t kRuns = 32;
-enum : std::uint64_t { kCopyIn, kMemcpy, kStoreOne, kStoreMany, kLoadOne, kLoadMany };
+constexpr std::uint32_t kRuns[] = {1, 32, 512};
+enum : std::uint64_t { kCopyIn, kMemcpy, kStore, kLoad = kStore + 3 };  // of each of kRuns
 
 struct Engine {
   std::uint32_t rows;
   std::uint64_t size;
   char* memory;
-  kvshm_run one, many[kRuns];
+  std::vector<kvshm_run> runs[3];
 
   Engine(std::uint32_t n, std::uint64_t bytes) : rows(n), size(bytes) {
     void* p =
@@ -26,15 +27,16 @@ struct Engine {
     madvise(p, rows * size, MADV_HUGEPAGE);
     memory = static_cast<char*>(std::memset(p, 0x5a, rows * size));
     const auto at = reinterpret_cast<std::uint64_t>(memory);
-    one = {at, size, size, 0};
-    const std::uint64_t piece = size / kRuns;
-    for (std::uint32_t i = 0; i < kRuns; i++)
-      many[i] = {at + i * piece * rows, piece, piece, i * piece};
+    for (int way = 0; way < 3; way++) {
+      const std::uint64_t piece = size / kRuns[way];
+      for (std::uint32_t i = 0; i < kRuns[way]; i++)
+        runs[way].push_back({at + i * piece * rows, piece, piece, i * piece});
+    }
   }
-  kvshm_pages table(bool in_pieces) const {
+  kvshm_pages table(std::uint64_t way) const {
     kvshm_pages p = KVSHM_PAGES_INIT;
-    p.runs = in_pieces ? many : &one;
-    p.nruns = in_pieces ? kRuns : 1;
+    p.runs = runs[way].data();
+    p.nruns = kRuns[way];
     p.rows = rows;
     p.slice_bytes = size;
     return p;
@@ -63,14 +65,15 @@ int paged(const Args& args) {
   return serve(facts, [&](const Order& order, Line& out) {
     for (auto& r : rows) r = row++ % engine.rows;
     must(kvshm_allocate(a, n, keys[0].api(), nullptr, h.data(), nullptr, nullptr), "allocate");
-    const bool load = order.number >= kLoadOne;
-    const kvshm_pages table = engine.table(order.number == kStoreMany || order.number == kLoadMany);
+    const bool load = order.number >= kLoad;
+    const bool paged = order.number >= kStore;
+    const kvshm_pages table = engine.table(paged ? (order.number - kStore) % 3 : 0);
     if (load)
       all(kvshm_register(a, h.data(), n, nullptr, KVSHM_ALLOW, nullptr, nullptr), n, "register");
     const std::uint64_t start = now_ns();
     if (load)
       all(kvshm_pages_load(a, &table, h.data(), rows.data(), n, 0, codes.data()), n, "load");
-    else if (order.number >= kStoreOne)
+    else if (paged)
       all(kvshm_pages_store(a, &table, h.data(), rows.data(), n, 0, codes.data()), n, "store");
     else
       for (std::uint32_t i = 0; i < n; i++) {

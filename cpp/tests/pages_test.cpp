@@ -238,6 +238,49 @@ TEST_F(Paged, WhatWasNotStoredDoesNotArrive) {
   EXPECT_EQ(abort_fills(pool.a, h), 0);
 }
 
+// A batch that goes past the caches, in pieces of any size at any address.
+TEST(PagesCopy, OddPiecesOfALargeBatch) {
+  Pool pool({.blocks = 4, .block_bytes = 1 << 19});
+  constexpr std::uint32_t kRows = 3;
+  Runs runs;
+  std::uint64_t slice = 0, room = 0;
+  for (std::uint64_t i = 0; i < 80; i++) {
+    const std::uint64_t bytes = 700 + i * 137;
+    runs.push_back({room + 5, bytes + i % 7, bytes, slice});
+    slice += bytes, room += kRows * (bytes + i % 7) + i % 64 + 8;
+  }
+  ASSERT_GT(2 * slice, 1u << 19);
+  std::vector<std::uint8_t> memory(room + 8);
+  for (std::size_t i = 0; i < memory.size(); i++) memory[i] = std::uint8_t(i * 7 + i / 256);
+  for (auto& r : runs) r.address += reinterpret_cast<std::uint64_t>(memory.data());
+  kvshm_pages t = KVSHM_PAGES_INIT;
+  t.runs = runs.data(), t.nruns = std::uint32_t(runs.size()), t.rows = kRows, t.slice_bytes = slice;
+  handles_t h(2);
+  const keys_t keys = keys_of(1, 2);
+  ASSERT_EQ(kvshm_allocate(pool.a, 2, raw(keys), nullptr, h.data(), nullptr, nullptr), 0);
+  for (const auto& x : h) std::memset(kvshm_block_data(pool.a, x.id), 0xee, 1 << 19);
+  const std::uint32_t from[] = {2, 0}, to[] = {0, 1};
+  std::int32_t codes[2];
+  std::vector<std::uint8_t> want = memory;
+  ASSERT_EQ(kvshm_pages_store(pool.a, &t, h.data(), from, 2, 0, codes), 2) << kvshm_last_error();
+  for (int i = 0; i < 2; i++) {
+    const auto* b = static_cast<const std::uint8_t*>(kvshm_block_data(pool.a, h[i].id));
+    for (const auto& r : runs) {
+      const auto* source = reinterpret_cast<const std::uint8_t*>(r.address);
+      ASSERT_EQ(std::memcmp(b + r.offset, source + from[i] * r.stride, r.bytes), 0) << r.offset;
+      std::memcpy(want.data() + (source + to[i] * r.stride - memory.data()), b + r.offset, r.bytes);
+    }
+    EXPECT_EQ(b[slice], 0xee);
+  }
+  ASSERT_EQ(kvshm_pages_finish(pool.a, h.data(), 2, 0, codes), 2);
+  std::uint32_t ids[2];
+  kvshm_lease lease;
+  ASSERT_EQ(kvshm_match(pool.a, raw(keys), 2, ids, &lease), 2);
+  ASSERT_EQ(kvshm_pages_load(pool.a, &t, h.data(), to, 2, 0, codes), 2);
+  EXPECT_EQ(memory, want) << "also not a byte beside them";
+  EXPECT_EQ(kvshm_release(pool.a, lease), 0);
+}
+
 // Rows beyond 4 GiB, of which only the pages in use are there.
 TEST_F(Paged, RowsFarApart) {
   constexpr std::uint64_t kStride = 5ull << 29;

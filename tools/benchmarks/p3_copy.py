@@ -55,12 +55,13 @@ def _into(bench: Bench, stack: ExitStack, pages: str) -> list[Row]:
 
 
 def _paged(bench: Bench, stack: ExitStack, pages: str) -> list[Row]:
-    """An engine's rows of 2 MiB, of which each is one run or 32, many in one call."""
+    """An engine's rows of 2 MiB, each of one run, 32 or 512, many in one call."""
     blocks = bench.scale.copy_blocks
     stored = bench.store(stack, pages, blocks=blocks, block_bytes=BLOCK_BYTES, fill=0)
     role = bench.role(stack, "paged", blocks=blocks, **stored.args())
-    names = ["kvshm_copy_in, beside paged rows", "memcpy, beside paged rows", "pages_store, 1 run",
-             "pages_store, 32 runs", "pages_load, 1 run", "pages_load, 32 runs"]
+    names = ["kvshm_copy_in, beside paged rows", "memcpy, beside paged rows"]
+    names += [f"pages_{what}, {runs}" for what in ("store", "load")
+              for runs in ("1 run", "32 runs", "512 runs")]
     candidates: dict[str, Candidate] = {
         name: partial(role.run, f"variant {number}") for number, name in enumerate(names)}
     got = interleave(candidates, bench.scale.rounds, bench.progress, f"paged rows, {pages} pages")

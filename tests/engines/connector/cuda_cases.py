@@ -190,6 +190,9 @@ def test_a_load_that_fails_on_the_way(rank, waits):
     rank.scheduler.evict(gone_names)
     result = run(rank.job(2, (handles, [0, 1, 2]), (gone, [3]), waits=waits))
     assert (result.failed_at, result.nbytes) == (3, 6 * PIECE)
+    # The first one decides, whatever comes behind it.
+    job = rank.job(5, (gone, [3]), (handles, [0, 1, 2]), (gone, [4]), waits=waits)
+    assert run(job).failed_at == 0
     before = rank.cuda.copies()
     assert run(rank.job(3, (handles, [0]), waits=waits, lost=True)).failed_at == 0
     assert rank.cuda.copies() == before
