@@ -27,6 +27,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(LIMIT))
 
 
+@pytest.fixture
+def full_only(request: pytest.FixtureRequest) -> None:
+    """For a test that starts engines of its own for little more than others show."""
+    if not request.config.getoption("--full-scenarios"):
+        pytest.skip("starts engines of its own, and the folder has seven minutes: --full-scenarios")
+
+
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
     """The interpreter of an environment with a real vLLM."""

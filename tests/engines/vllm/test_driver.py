@@ -85,12 +85,12 @@ def test_a_function_runs_in_the_engines_process(engine):
     assert engine.call("reach:block_size") == 32  # it goes on
 
 
-def test_an_engine_that_cannot_start_says_why(new_engine):
+def test_an_engine_that_cannot_start_says_why(full_only, new_engine):
     with pytest.raises(EngineError, match="block_size|block size"):
         new_engine(block_size=33)
 
 
-def test_a_kill_in_mid_request_leaves_no_process(new_engine):
+def test_a_kill_in_mid_request_leaves_no_process(full_only, new_engine):
     """The engine as `vllm serve` runs it: a front end, an engine core, a worker."""
     engine = new_engine(multiprocessing=True)
     assert len(members(engine.pid)) > 1
@@ -108,7 +108,7 @@ def test_a_kill_in_mid_request_leaves_no_process(new_engine):
     assert not folder.exists()
 
 
-def test_the_second_kv_group_of_a_hybrid_model_is_lively(new_engine):
+def test_the_second_kv_group_of_a_hybrid_model_is_lively(full_only, new_engine):
     engine = new_engine("tiny-gemma3")
     answers = engine.generate([Request(prompt(i, 300), 24) for i in range(3)])
     assert all(len(set(one.tokens)) >= 8 for one in answers)

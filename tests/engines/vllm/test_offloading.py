@@ -125,7 +125,7 @@ def test_a_reset_is_one_for_every_engine(second, arena):
     assert answer.num_cached_tokens == 0
 
 
-def test_each_group_of_a_hybrid_model_is_loaded(new_engine):
+def test_each_group_of_a_hybrid_model_is_loaded(full_only, new_engine):
     """A window group only what lies in the window: vLLM allocates no block for the rest."""
     name = "test-offloading-hybrid"
     try:
