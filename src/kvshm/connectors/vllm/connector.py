@@ -9,10 +9,9 @@ load, which the engine computes.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable
+from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -26,6 +25,7 @@ import kvshm
 
 from . import version
 from .groups import fails_by_request, groups_of
+from .guard import guarded, nothing
 from .metadata import KvshmMetadata, KvshmWorkerMeta
 from .scheduler import SchedulerSide
 from .stats import KvshmPromMetrics, KvshmStats
@@ -41,25 +41,6 @@ except ImportError:
     CacheHitSource = None
 
 log = logging.getLogger("vllm.kvshm")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def guarded(otherwise: Callable[..., Any]) -> Callable[[F], F]:
-    """The method's answer, or `otherwise(self, ...)` after an error, which is logged."""
-    def decorate(method: F) -> F:
-        @functools.wraps(method)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:
-                self._trouble(method.__name__, error)
-                return otherwise(self, *args, **kwargs)
-        return cast(F, call)
-    return decorate
-
-
-def nothing(*args: Any, **kwargs: Any) -> None:
-    return None
 
 
 class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
@@ -94,7 +75,7 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
             rank = vllm_config.parallel_config.rank
             self._worker = WorkerSide(vllm_config, kv_cache_config, config, label, rank)
 
-    def _trouble(self, where: str, error: Exception) -> None:
+    def trouble(self, where: str, error: Exception) -> None:
         if isinstance(error, kvshm.ArenaReplaced) and self._scheduler is not None:
             self._scheduler.lost(error)
             return
@@ -126,7 +107,7 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             self._scheduler.allocated(request, blocks, num_external_tokens)
         except Exception as error:
-            self._trouble("update_state_after_alloc", error)
+            self.trouble("update_state_after_alloc", error)
             if num_external_tokens:
                 self._scheduler.promise_failed(request, blocks, num_external_tokens)
 
@@ -136,7 +117,7 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             self._scheduler.plan(meta, scheduler_output)
         except Exception as error:
-            self._trouble("build_connector_meta", error)
+            self.trouble("build_connector_meta", error)
         return meta
 
     @guarded(nothing)

@@ -7,11 +7,9 @@ look-up holds what it finds, until all workers have copied it or the request goe
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from vllm.v1.kv_offload.base import (
@@ -33,6 +31,7 @@ import kvshm
 from kvshm.convert import HANDLE_DTYPE
 
 from ..groups import Group
+from ..guard import guarded
 from ..host import Host
 from ..identity import confirm_seed
 from .records import ArenaBlocks
@@ -40,21 +39,6 @@ from .requests import Asked
 from .stores import Stores
 
 log = logging.getLogger("vllm.kvshm")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _safely(otherwise: Callable[..., Any]) -> Callable[[F], F]:
-    """The method's answer, or `otherwise(...)` after an error, which is logged."""
-    def decorate(method: F) -> F:
-        @functools.wraps(method)
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return method(self, *args, **kwargs)
-            except Exception as error:
-                self.trouble(method.__name__, error)
-                return otherwise(*args, **kwargs)
-        return cast(F, call)
-    return decorate
 
 
 class KvshmOffloadingManager(OffloadingManager):
@@ -118,7 +102,7 @@ class KvshmOffloadingManager(OffloadingManager):
         if asked.finished and not asked.loading:
             self._asked.pop(asked.context.req_id, None)
 
-    @_safely(lambda *_: None)
+    @guarded(lambda *_: None)
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         for request_id in context.new_req_ids:  # they run: what they hold is not asked for
             asked = self._asked.get(request_id)
@@ -130,7 +114,7 @@ class KvshmOffloadingManager(OffloadingManager):
 
     # ---- loads ---------------------------------------------------------------------------------
 
-    @_safely(lambda *_: LookupResult.MISS)
+    @guarded(lambda *_: LookupResult.MISS)
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """HIT: held. Never HIT_PENDING: who computes a block that another process is filling waits
         for nobody."""
@@ -169,7 +153,7 @@ class KvshmOffloadingManager(OffloadingManager):
             log.error("kvshm: %s: blocks that were held are gone: %r", req_context.req_id, error)
         return ArenaBlocks(self.host.ref, np.empty(0, HANDLE_DTYPE))
 
-    @_safely(lambda *_: None)
+    @guarded(lambda *_: None)
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         asked = self._asked.get(req_context.req_id)
         if asked is not None:
@@ -178,7 +162,7 @@ class KvshmOffloadingManager(OffloadingManager):
 
     # ---- stores --------------------------------------------------------------------------------
 
-    @_safely(lambda *_: None)
+    @guarded(lambda *_: None)
     def prepare_store(self, keys: Collection[OffloadKey],
                       req_context: ReqContext) -> PrepareStoreOutput | None:
         arena, asked = self.host.ready(), self._asked.get(req_context.req_id)
@@ -190,7 +174,7 @@ class KvshmOffloadingManager(OffloadingManager):
         asked.drop()  # it runs: what it holds is not asked for
         return self.stores.prepare(arena, self.host.ref, asked, keys)
 
-    @_safely(lambda *_, **__: None)
+    @guarded(lambda *_, **__: None)
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext,
                        success: bool = True) -> None:
         self.stores.complete(self.host.arena, keys)
@@ -200,7 +184,7 @@ class KvshmOffloadingManager(OffloadingManager):
 
     # ---- the rest ------------------------------------------------------------------------------
 
-    @_safely(lambda *_: None)
+    @guarded(lambda *_: None)
     def reset_cache(self) -> None:
         """A new epoch, for all engines of the arena. vLLM forgets its jobs; the workers end
         them."""
