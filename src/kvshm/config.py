@@ -25,7 +25,8 @@ DICT = "kv_connector_extra_config"
 ELSEWHERE = frozenset({
     "KVSHM_CHECK",
     "KVSHM_COUNT", "KVSHM_CTEST_DIR", "KVSHM_FAKE_CUDA_DEVICES", "KVSHM_FAKE_CUDA_LATE_MS",
-    "KVSHM_FAKE_CUDA_WRONG", "KVSHM_FUZZ", "KVSHM_KILL", "KVSHM_STOP_SECONDS", "KVSHM_TEST_SEED",
+    "KVSHM_FAKE_CUDA_WRONG", "KVSHM_FAKE_CUDA_WRONG_PAGED", "KVSHM_FUZZ", "KVSHM_KILL",
+    "KVSHM_STOP_SECONDS", "KVSHM_TEST_SEED",
 })
 # Kubernetes puts these into every container of a namespace with a service called kvshm or kvshm-x.
 _SERVICE = re.compile(r"KVSHM_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")

@@ -33,6 +33,14 @@ def package_files():
     return files
 
 
+def only_dumps(path, tree, name):
+    """vLLM's block hashes are digests of pickles: to make one reads nothing."""
+    uses = [node.attr for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == name]
+    return path.name == "hashes.py" and name == "pickle" and set(uses) == {
+        "dumps", "HIGHEST_PROTOCOL"}
+
+
 @pytest.mark.parametrize("path", package_files(), ids=lambda p: p.name)
 def test_no_loader_that_runs_what_it_reads(path):
     tree = ast.parse(path.read_text())
@@ -43,7 +51,8 @@ def test_no_loader_that_runs_what_it_reads(path):
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         for name in names:
-            assert name.split(".")[0] not in UNSAFE_MODULES, f"{path}:{node.lineno}"
+            unsafe = name.split(".")[0] in UNSAFE_MODULES
+            assert not unsafe or only_dumps(path, tree, name), f"{path}:{node.lineno}"
         if isinstance(node, ast.Call):
             called = node.func
             if isinstance(called, ast.Name):

@@ -79,6 +79,9 @@ class Host:
         stats = self.stats()
         return stats["copy_in_bytes_total"] + stats["copy_out_bytes_total"]
 
+    def has_slot(self, pid: int) -> bool:
+        return any(one.pid == pid for one in self._arena.processes())
+
     def wait_gone(self, pid: int, limit: float) -> bool:
         """Until neither the process nor another dead one (it may have had children) has a slot: it
         is given back when nothing that it held is left."""
