@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As the first child of vLLM's MultiConnector. NixlConnector would be the other one; without the
-package nixl it is vLLM's ExampleConnector, which keeps files."""
+"""As the first child of vLLM's MultiConnector: beside NixlConnector, which moves KV between hosts
+and here only stands by, and beside ExampleConnector, which keeps files."""
 from __future__ import annotations
 
 from kvshm.tools.vllm.client import Request
 from kvshm.tools.vllm.options import kvshm_connector
 from support import PREFIX
+from support.envs import packages
 
 from .watching import one, prompt, watch
 
@@ -32,4 +33,23 @@ def test_it_loads_and_saves_beside_another_connector(new_engine, tmp_path):
         metrics = engine.metrics()
         assert metrics["vllm:kvshm_saved_blocks_total"] == 31
         assert metrics["vllm:kvshm_loaded_blocks_total"] == 31
+        assert seen.in_use() == (0, 0) and seen.is_clean()
+
+
+def test_it_is_the_first_child_beside_nixl(new_engine):
+    """The contract: its metadata and statistics are its own, and nothing of it is taken for NIXL's
+    handshake."""
+    engine = new_engine(pythonpath=(packages("nixl==1.5.2", "nixl-cu12==1.5.1"),), connector={
+        "kv_connector": "MultiConnector", "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": [
+            kvshm_connector({"name": f"{NAME}-nixl", "size": "64MiB"}),
+            {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}]}})
+    assert "NIXL is available" in engine.log()
+    with watch(f"{NAME}-nixl") as seen:
+        request = Request(prompt(2), 16)
+        cold = one(engine, request)
+        assert cold.num_cached_tokens == 0 and len(seen.digests()) == 31
+        assert engine.reset_prefix_cache()
+        warm = one(engine, request)
+        assert warm.num_cached_tokens == 992 and warm.tokens == cold.tokens
         assert seen.in_use() == (0, 0) and seen.is_clean()
