@@ -49,6 +49,7 @@ def start(new_name):
         one.close()
 
 
+@pytest.mark.timeout(7200)  # of the full form, 100,000 requests
 @pytest.mark.parametrize("load", ["sync", "async"])
 def test_s77_one_answer(start, engine, truth, prompt, tmp_path, arena_name, request, load):
     full = request.config.getoption("--full-scenarios")
