@@ -62,11 +62,6 @@ class KvshmConnector(KVConnectorBase_V1, SupportsHMA):
         label = transfer.engine_id if config.label == "-" else config.label
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(vllm_config, kv_cache_config, config, label)
-            if KVConnectorTransferResults is None and len(self._scheduler.groups) > 1:
-                self._scheduler.close()
-                raise kvshm.Unsupported(
-                    f"the model has {len(self._scheduler.groups)} KV cache groups, for which this "
-                    "vLLM cannot be told of a failed load; vLLM 0.32 and later can")
             _announce(config, self._scheduler)
             if getattr(transfer, "kv_load_failure_policy", "") == "fail":
                 log.warning("kvshm: kv_load_failure_policy is 'fail': a block that cannot be "

@@ -15,6 +15,7 @@ from typing import Any
 
 from kvshm.errors import Unsupported
 
+MAX_RANKS = 32  # KVSHM_MAX_PARTS
 _FULL = ("FullAttentionSpec", "MLAAttentionSpec")
 _WINDOW = ("SlidingWindowSpec", "SlidingWindowMLASpec")
 _CHUNKED = ("ChunkedLocalAttentionSpec",)
@@ -48,6 +49,12 @@ class Group:
         if self.chunk is not None:
             return boundary // self.chunk * self.chunk // self.block_tokens
         return 0
+
+
+def tokens_per_hash(vllm_config: Any, kv_cache_config: Any) -> int:
+    """Of a request's block hashes: fewer than a block has where groups have several sizes."""
+    return int(getattr(kv_cache_config, "hash_block_size", None)
+               or vllm_config.cache_config.block_size)
 
 
 def groups_of(kv_cache_config: Any, hash_tokens: int) -> tuple[Group, ...]:
@@ -104,6 +111,14 @@ def fails_by_request(kv_cache_config: Any, groups: Sequence[Group]) -> bool:
     """Whether a failed load is told by request, not by block: with several groups block ids are
     no names, and before a block of a window there may be nothing to go on from."""
     return len(kv_cache_config.kv_cache_groups) > 1 or groups[0].partial
+
+
+def writers_of(groups: Sequence[Group], ranks: int) -> int:
+    """Ranks that write a slice of each block. Unsupported: more than a block has slices."""
+    writers = 1 if replicated(groups) else ranks
+    if writers > MAX_RANKS:
+        raise Unsupported(f"{writers} ranks: a block has at most {MAX_RANKS} slices")
+    return writers
 
 
 def replicated(groups: Sequence[Group]) -> bool:

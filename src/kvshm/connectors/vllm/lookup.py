@@ -66,7 +66,7 @@ def find(arena: kvshm.Arena, groups: Sequence[Group], keys: Sequence[GroupKeys],
     if boundary <= local:
         hold.release()
         return Hold(local, local, [])
-    _trim_prefixes(hold, boundary)
+    hold.cut(boundary)  # windows end there already
     return hold
 
 
@@ -122,11 +122,3 @@ def _hold_windows(arena: kvshm.Arena, partial: Sequence[tuple[Group, GroupKeys]]
             return False
     hold.parts += [part for part in taken if len(part.lease)]
     return True
-
-
-def _trim_prefixes(hold: Hold, boundary: int) -> None:
-    hold.boundary = boundary
-    for part in hold.parts:
-        if not part.group.partial:
-            part.lease.trim(max(0, boundary // part.group.block_tokens - part.first))
-    hold.parts = [part for part in hold.parts if len(part.lease)]

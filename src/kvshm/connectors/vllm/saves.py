@@ -75,20 +75,16 @@ class Planner:
         there = arena.presence(keys[first:first + len(rows)])
         # Row 0 is vLLM's null block: the block has left the window.
         wanted = np.flatnonzero((there == 0) & (rows != 0))
-        if not len(wanted):
-            return
-        at_once = min(AT_ONCE, arena.blocks)
-        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1):
-            for some in np.split(run, range(at_once, len(run), at_once)):
-                begin, end = first + int(some[0]), first + int(some[-1]) + 1
-                fill = self._allocate(arena, state, group, begin, end)
-                state.saved[group] = begin
-                yield Save(state, group, begin, fill, rows[some], np.arange(begin, end))
+        for some in portions(arena, wanted):
+            begin, end = first + int(some[0]), first + int(some[-1]) + 1
+            fill = self._allocate(arena, state, group, begin, end)
+            state.saved[group] = begin
+            yield Save(state, group, begin, fill, rows[some], np.arange(begin, end))
 
     def _allocate(self, arena: kvshm.Arena, state: RequestState, group: int, begin: int,
                   end: int) -> kvshm.Fill:
         keys = state.keys[group]
-        above = self._above(arena, state, group, begin)
+        above = block_above(arena, keys, state.tails[group], begin)
         try:
             fill = arena.allocate(end - begin, keys=keys[begin:end], after=above,
                                   parts=self._parts, priority=self._config.priority)
@@ -98,14 +94,27 @@ class Planner:
         state.tails[group] = (end - 1, fill.handles[-1])
         return fill
 
-    def _above(self, arena: kvshm.Arena, state: RequestState, group: int,
-               begin: int) -> kvshm.Handle | None:
-        """The block before, as a hint: evictions go leaf by leaf. None if it is not there."""
-        tail = state.tails[group]
-        if begin == 0 or (tail is not None and tail[0] == begin - 1):
-            return tail[1] if begin and tail is not None else None
-        with arena.match(state.keys[group][begin - 1:begin], touch=False) as lease:
-            return lease.handle(0) if lease else None
+
+def portions(arena: kvshm.Arena, blocks: Any) -> Iterator[Any]:
+    """Places of blocks in a chain, cut into neighbours that one allocation may ask for."""
+    at_once = min(AT_ONCE, arena.blocks)
+    for run in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
+        for first in range(0, len(run), at_once):
+            yield run[first:first + at_once]
+
+
+def block_above(arena: kvshm.Arena, keys: Any, tail: tuple[int, kvshm.Handle] | None,
+                begin: int) -> kvshm.Handle | None:
+    """The block before `begin`, as a hint: evictions go leaf by leaf. None if it is not there.
+
+    keys: of the chain, to be cut. tail: the last block of it that was allocated, and its place.
+    """
+    if begin == 0:
+        return None
+    if tail is not None and tail[0] == begin - 1:
+        return tail[1]
+    with arena.match(keys[begin - 1:begin], touch=False) as lease:
+        return lease.handle(0) if lease else None
 
 
 def piece_of(save: Save) -> Piece | None:

@@ -16,7 +16,7 @@ import kvshm
 from . import lookup
 from .adapters import adapter_digest
 from .events import Events
-from .groups import fails_by_request, groups_of, replicated
+from .groups import fails_by_request, groups_of, tokens_per_hash, writers_of
 from .host import Host
 from .identity import confirm_seed, identity_of
 from .layout import layout_text, slice_bytes
@@ -26,8 +26,6 @@ from .saves import Planner, Save, piece_of
 from .stats import KvshmStats
 
 log = logging.getLogger("vllm.kvshm")
-
-MAX_RANKS = 32  # KVSHM_MAX_PARTS
 
 
 @dataclass
@@ -54,9 +52,7 @@ class SchedulerSide:
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, config: kvshm.Config,
                  label: str) -> None:
-        hash_tokens = (getattr(kv_cache_config, "hash_block_size", None)
-                       or vllm_config.cache_config.block_size)
-        self.groups = groups_of(kv_cache_config, hash_tokens)
+        self.groups = groups_of(kv_cache_config, tokens_per_hash(vllm_config, kv_cache_config))
         self.by_request = fails_by_request(kv_cache_config, self.groups)
         if config.load == "sync" and self.by_request:  # its failures can be told by block only
             raise kvshm.Unsupported(
@@ -64,9 +60,7 @@ class SchedulerSide:
                 "knows no failure of a synchronous load; use load='auto' or 'async'")
         self.config = config
         self.ranks = vllm_config.parallel_config.world_size
-        self.writers = 1 if replicated(self.groups) else self.ranks
-        if self.writers > MAX_RANKS:
-            raise kvshm.Unsupported(f"{self.writers} ranks: a block has at most {MAX_RANKS} slices")
+        self.writers = writers_of(self.groups, self.ranks)
         layout = layout_text(vllm_config, kv_cache_config, self.groups)
         identity = identity_of(vllm_config, kv_cache_config, layout, config)
         self.host = Host(config, identity, self.writers * slice_bytes(self.groups),

@@ -11,7 +11,7 @@ from typing import Any
 import kvshm
 from kvshm.paged import Pages, runs_of
 
-from .groups import Group, fails_by_request, groups_of, replicated
+from .groups import Group, fails_by_request, groups_of, replicated, tokens_per_hash
 from .layout import slice_bytes
 from .metadata import NOWHERE, ArenaRef, KvshmMetadata, KvshmWorkerMeta, LoadJob, Result
 from .transfers import HostTransfers
@@ -28,9 +28,7 @@ class WorkerSide:
                  label: str, rank: int) -> None:
         self.config, self.rank = config, rank
         self._label = label or f"vllm worker {rank}"
-        hash_tokens = (getattr(kv_cache_config, "hash_block_size", None)
-                       or vllm_config.cache_config.block_size)
-        self.groups = groups_of(kv_cache_config, hash_tokens)
+        self.groups = groups_of(kv_cache_config, tokens_per_hash(vllm_config, kv_cache_config))
         self._blocks = kv_cache_config.num_blocks
         self._once = replicated(self.groups)
         self._by_request = fails_by_request(kv_cache_config, self.groups)

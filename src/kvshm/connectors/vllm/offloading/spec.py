@@ -21,11 +21,10 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 import kvshm
 from kvshm.paged import Pages, runs_of
 
-from ..groups import Group, groups_of, replicated
+from ..groups import Group, groups_of, replicated, writers_of
 from ..host import Host
 from ..identity import identity_of
 from ..layout import layout_text, slice_bytes
-from ..scheduler import MAX_RANKS
 from . import check
 from .manager import KvshmOffloadingManager
 from .worker import KvshmOffloadingWorker
@@ -63,10 +62,7 @@ class KvshmOffloadingSpec(OffloadingSpec):
                 f"kvshm can {[group.index for group in self._groups]}: use KvshmConnector")
         once = replicated(self._groups)
         self.replicated_layout = once  # vLLM lets rank 0 alone store then
-        self._writers = 1 if once else config.parallel.world_size
-        if self._writers > MAX_RANKS:
-            raise kvshm.Unsupported(
-                f"{self._writers} ranks: a block has at most {MAX_RANKS} slices")
+        self._writers = writers_of(self._groups, config.parallel.world_size)
         self._part = 0 if once else config.parallel.rank
         # A packed layout has all layers of a block in one piece.
         packed = -(-config.worker_kv_bytes_per_block // 64) * 64

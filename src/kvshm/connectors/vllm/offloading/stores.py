@@ -22,10 +22,9 @@ import kvshm
 from kvshm.convert import HANDLE_DTYPE
 
 from ..metadata import ArenaRef, Handles
+from ..saves import block_above, portions
 from .records import ArenaBlocks
 from .requests import Asked, Chain
-
-AT_ONCE = 64  # blocks of an allocation: all or none, and a small arena has few
 
 
 @dataclass
@@ -91,24 +90,13 @@ class Stores:
             chain = places[0][1]
             at = np.array([place[2] for place in places])
             wanted = at[arena.presence(chain.keys[at]) == 0]
-            for whole in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1):
-                for first in range(0, len(whole), AT_ONCE):
-                    run = whole[first:first + AT_ONCE]
-                    fill = arena.allocate(
-                        len(run), keys=chain.keys[run],
-                        after=self._above(arena, chain, int(run[0])), parts=self._writers,
-                        priority=self._config.priority)
-                    chain.tail = (int(run[-1]), fill.handles[-1])
-                    yield chain, run, fill
-
-    def _above(self, arena: kvshm.Arena, chain: Chain, begin: int) -> kvshm.Handle | None:
-        """The block before, as a hint: evictions go leaf by leaf. None if it is not there."""
-        if begin == 0:
-            return None
-        if chain.tail is not None and chain.tail[0] == begin - 1:
-            return chain.tail[1]
-        with arena.match(chain.keys[begin - 1:begin], touch=False) as lease:
-            return lease.handle(0) if lease else None
+            for run in portions(arena, wanted):
+                fill = arena.allocate(
+                    len(run), keys=chain.keys[run],
+                    after=block_above(arena, chain.keys, chain.tail, int(run[0])),
+                    parts=self._writers, priority=self._config.priority)
+                chain.tail = (int(run[-1]), fill.handles[-1])
+                yield chain, run, fill
 
     def complete(self, arena: kvshm.Arena | None, keys: Collection[OffloadKey]) -> None:
         """The last worker to write has published; a worker that could not has left a hole, and
