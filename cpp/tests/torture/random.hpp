@@ -4,12 +4,21 @@
 
 namespace torture {
 
-inline std::uint64_t mix(std::uint64_t x) {  // splitmix64
+constexpr std::uint64_t mix(std::uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
 }
+
+// Its way back: multiplies by the inverses modulo 2^64.
+constexpr std::uint64_t unmix(std::uint64_t x) {
+  x = (x ^ (x >> 31) ^ (x >> 62)) * 0x319642b2d24d8ec3ULL;
+  x = (x ^ (x >> 27) ^ (x >> 54)) * 0x96de1b173f119089ULL;
+  return (x ^ (x >> 30) ^ (x >> 60)) - 0x9e3779b97f4a7c15ULL;
+}
+static_assert(unmix(mix(0)) == 0 && unmix(mix(~0ULL)) == ~0ULL &&
+              unmix(mix(1ULL << 63)) == 1ULL << 63);
 
 class Rng {
  public:
