@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from kvshm.errors import InvalidArgument
 from kvshm.nearest import suggestion
-from kvshm.options import DIRECTORY, SIZE, SWITCH, Kind, choice, seconds, text, whole
+from kvshm.options import DIRECTORY, FILE, SIZE, SWITCH, Kind, choice, seconds, text, whole
 
 PREFIX = "KVSHM_"
 DICT = "kv_connector_extra_config"
@@ -94,6 +94,8 @@ class Config:
     log_requests: bool = _option(True, SWITCH, "one INFO line per request")
     label: str = _option("", text(63),
                          "this process's name in the inspector; \"-\" = the engine's id")
+    trace: str | None = _option("", FILE, "write what is looked up to this file, for kvshm replay")
+    trace_limit: int = _option("1GiB", SIZE, "bytes of that file, where it ends; 0 = off")
 
     _sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     overridden: tuple[Overridden, ...] = field(default=(), repr=False, compare=False)

@@ -140,4 +140,13 @@ def _read_directory(value: Any) -> str | None:
     return value
 
 
+def _read_file(value: Any) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or "\0" in value or not value.startswith("/") or value[-1] == "/":
+        raise ValueError("the absolute path of a file")
+    return value
+
+
 DIRECTORY = Kind("path", _read_directory, lambda value: value or "none")
+FILE = Kind("path", _read_file, lambda value: value or "none")

@@ -19,6 +19,7 @@ class Request:
         self.num_prompt_tokens, self.max_tokens = len(self.all_token_ids), max_tokens
         self.num_computed_tokens = 0
         self.skip_reading_prefix_cache = False
+        self.cache_salt = salt or None
         self.status = "waiting"  # remote, running, preempted, finished
         self.admitted = False
         self.cached = 0  # tokens found at the first admission, anywhere

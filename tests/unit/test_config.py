@@ -39,6 +39,8 @@ GOOD: list[tuple[str, str, Any, Any]] = [
     ("events", "on", True, True),
     ("log_requests", "off", False, False),
     ("label", "engine 3", "engine 3", "engine 3"),
+    ("trace", "/var/log/kvshm/trace", "/var/log/kvshm/trace", "/var/log/kvshm/trace"),
+    ("trace_limit", "2GiB", 2 * GIB, 2 * GIB),
 ]
 BAD: list[tuple[str, Any, str]] = [
     ("name", "Team", "starts with"),
@@ -81,6 +83,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("events", "", "true or false"),
     ("log_requests", [], "true or false"),
     ("label", "l" * 64, "at most 63"),
+    ("trace", "trace.jsonl", "absolute path of a file"),
+    ("trace", "/var/log/", "absolute path of a file"),
+    ("trace_limit", "much", "number of bytes"),
 ]
 
 

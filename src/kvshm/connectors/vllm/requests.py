@@ -53,6 +53,7 @@ class RequestState:
         self.table: Any = None  # block ids by group, as last told by a vLLM before 0.32
         self.jobs = 0  # loads and saves that have not been reported
         self.ended = False
+        self.noted = False  # its look-up is written down
         self._groups, self._adapter = groups, adapter
         self.bind(identity)
 

@@ -20,6 +20,7 @@ from .groups import fails_by_request, groups_of, tokens_per_hash, writers_of
 from .host import Host
 from .identity import confirm_seed, identity_of
 from .layout import layout_text, slice_bytes
+from .lookups import Lookups
 from .metadata import NOWHERE, KvshmMetadata, KvshmWorkerMeta, LoadJob, Piece, Result, SaveJob
 from .requests import MAX_SAVE_FAILURES, RequestState
 from .saves import Planner, Save, piece_of
@@ -69,6 +70,7 @@ class SchedulerSide:
         self.planner = Planner(config, self.writers)
         self.stats = KvshmStats()
         self.events = Events(len(self.groups) > 1) if config.events else None
+        self.lookups = Lookups(config, self.groups)
         self.states: dict[str, RequestState] = {}
         self.loading: dict[int, Loading] = {}
         self.saving: dict[int, Saving] = {}
@@ -109,6 +111,7 @@ class SchedulerSide:
         arena = self.host.ready()
         if self.host.renewed() or state.epoch != self.host.identity.epoch:
             state.bind(self.host.identity)
+        self.lookups.note(state)
         # One token is left to compute: the engine needs its logits.
         limit = request.num_tokens - 1
         if (arena is None or not self.config.read or state.refused
@@ -372,6 +375,7 @@ class SchedulerSide:
         for saving in self.saving.values():
             saving.save.fill.abort()
         self.loading, self.saving = {}, {}
+        self.lookups.close()
         self.host.close()
 
     def _job(self) -> int:
