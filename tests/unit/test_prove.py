@@ -82,6 +82,14 @@ def test_whatever_is_wrong_is_a_failure(change: dict[str, Any], said: str) -> No
     assert said in "; ".join(v.failures)
 
 
+def test_what_a_worker_said_before_its_end_is_kept(stages: dict[str, Any], tmp_path: Path) -> None:
+    stages["torture"] |= {"violations": 1, "violation_texts": ["signal 6"],
+                          "last_words": [["double free or corruption", "kvshm_torture(work+0x2)"]]}
+    assert main.main(["--json", "--out", str(tmp_path / "prove.json")], root=tmp_path) == 1
+    page = (tmp_path / "prove.md").read_text()
+    assert "double free or corruption\nkvshm_torture(work+0x2)\n```" in page
+
+
 @pytest.mark.parametrize("stage", list(STAGES))
 def test_a_stage_that_is_missing_is_a_failure(stage: str) -> None:
     assert f"{stage}: it gave no result" in verdict(without=stage).failures

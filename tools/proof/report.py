@@ -73,6 +73,8 @@ def page(doc: Mapping[str, Any], command: str) -> str:
         out += ["## Deaths of the torture", "", _counts("the way", torture["by_way"]),
                 _counts("what the process held", torture["by_state"]),
                 _counts("its operation", torture["by_operation"])]
+        for said in torture.get("last_words", ()):
+            out += ["## What a worker said before its end", "", "```", *said, "```", ""]
     if steps := doc.get("kills_by_step"):
         out += ["## Deaths at each step", "", _counts("step", steps)]
     return "\n".join(out).rstrip() + "\n"

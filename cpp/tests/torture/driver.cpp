@@ -101,7 +101,7 @@ void Driver::fill_places(const Shape& shape) {
 
 // From outside, at any time: also while it starts, or sleeps in the kernel.
 void Driver::kill_some() {
-  if (rng_.percent(5)) nursery_.kill(rng_.below(options_.workers));
+  if (options_.fault.empty() && rng_.percent(5)) nursery_.kill(rng_.below(options_.workers));
 }
 
 // Rings of some slots go on writing after their process's death, until the next call.
@@ -177,7 +177,7 @@ void Driver::check_end(const Shape& shape) {
 void Driver::keep() {
   nursery_.stop_all();
   usleep(20000);
-  if (options_.control.empty()) {
+  if (options_.control.empty() && options_.fault.empty()) {
     kept = name_ + ".kept";
     const std::string from = "/dev/shm/kvshm." + name_, to = "/dev/shm/kvshm." + kept;
     if (std::rename(from.c_str(), to.c_str())) kept.clear();

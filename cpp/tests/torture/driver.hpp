@@ -16,6 +16,7 @@ class Driver {
   void run();  // until enough have died, time is over, or something is wrong
 
   const Deaths& deaths() const { return nursery_.deaths; }
+  const std::vector<std::string>& words() const { return nursery_.words; }
   double seconds() const;
   std::uint64_t rounds = 0, checks = 0;
   std::uint64_t late_writes() const { return devices_.late; }

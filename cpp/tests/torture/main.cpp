@@ -8,6 +8,7 @@
 #include "arena/breaks.hpp"
 #include "arena/step.hpp"
 #include "driver.hpp"
+#include "faults.hpp"
 #include "ops.hpp"
 #include "report.hpp"
 
@@ -29,6 +30,11 @@ int main(int argc, char** argv) {
   if (!options.shape.empty() && !shape_named(options.shape)) {
     std::fprintf(stderr, "torture: there is no shape %s; --list names them\n",
                  options.shape.c_str());
+    return 2;
+  }
+  if (!options.fault.empty() && !fault_named(options.fault)) {
+    std::fprintf(stderr, "torture: there is no fault %s; --help names them\n",
+                 options.fault.c_str());
     return 2;
   }
   if (options.list) {

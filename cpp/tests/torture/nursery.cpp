@@ -15,7 +15,7 @@
 namespace torture {
 
 Nursery::Nursery(Shared& shared, const Options& options)
-    : shared_(shared), pids_(options.workers, 0) {
+    : shared_(shared), pids_(options.workers, 0), last_words_(options.workers) {
   sigset_t child;
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
@@ -33,11 +33,13 @@ void Nursery::start(unsigned place, const Plan& plan, const Shape& shape, const 
   r.op = kOpening;
   r.way = std::uint8_t(Way::kOutside);
   r.lines = 0;
+  last_words_.clear(place);
   const pid_t parent = getpid(), pid = fork();
   if (pid < 0) throw std::runtime_error("cannot fork");
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // none outlives the driver
     if (getppid() != parent) _exit(4);
+    last_words_.listen(place);
     live(shared_, r, shape, name);
   }
   pids_[place] = pid;
@@ -45,13 +47,19 @@ void Nursery::start(unsigned place, const Plan& plan, const Shape& shape, const 
 
 void Nursery::count(unsigned place, int status) {
   const Record& r = shared_.workers[place];
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-    deaths.ended++;
+  const bool in_order = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  const std::string said = last_words_.of(place);
+  if ((!in_order && !killed) || !said.empty()) {
+    violation(shared_, "a worker of %u thread(s) ended with %s %d in %s: %s", r.plan.threads,
+              WIFSIGNALED(status) ? "signal" : "status",
+              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), op_name(r.op),
+              said.empty() ? "it said nothing" : said.substr(0, said.find('\n')).c_str());
+    if (!said.empty()) words.push_back(said);
     return;
   }
-  if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
-    violation(shared_, "a worker ended with %s %d in %s", WIFSIGNALED(status) ? "signal" : "status",
-              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), op_name(r.op));
+  if (in_order) {
+    deaths.ended++;
     return;
   }
   deaths.kills++;

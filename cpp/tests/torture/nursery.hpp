@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "last_words.hpp"
 #include "options.hpp"
 #include "shape.hpp"
 #include "shared.hpp"
@@ -32,11 +33,13 @@ class Nursery {
   void stop_all();  // SIGSTOP: so that the arena stays as it is
 
   Deaths deaths;
+  std::vector<std::string> words;  // of workers that did not end as planned
 
  private:
   void count(unsigned place, int status);
   Shared& shared_;
   std::vector<pid_t> pids_;
+  LastWords last_words_;
 };
 
 }  // namespace torture

@@ -18,12 +18,13 @@ constexpr char kUsage[] =
     "  --round-kills N    deaths between two checks of the whole arena (120)\n"
     "  --shape NAME       one shape of arena, not all in turn\n"
     "  --control NAME     switch a wrong step on: violations must then be found\n"
+    "  --fault NAME       a worker begins with abort, throw, stack or said: it must be reported\n"
     "  --require-steps    fail if nobody died at some step\n"
     "  --list             names of shapes, steps and controls\n"
     "  --quiet            no progress on stderr\n"
     "\n"
     "One JSON document on stdout. Exit status: 0; 1 for a violation or a step not hit; 2 if it\n"
-    "could not be run. The arena of a violation is kept (not with --control).\n";
+    "could not be run. The arena of a violation is kept (not with --control, --fault).\n";
 
 [[noreturn]] void usage(const char* what) {
   if (!what) {
@@ -69,6 +70,8 @@ Options read_options(int argc, char** argv) {
       o.shape = value();
     } else if (is("--control")) {
       o.control = value();
+    } else if (is("--fault")) {
+      o.fault = value();
     } else if (is("--require-steps")) {
       o.require_steps = true;
     } else if (is("--list")) {

@@ -12,6 +12,7 @@ struct Options {
   unsigned workers = 8;        // at once
   unsigned round_kills = 120;  // deaths between two checks of the whole arena
   std::string control;         // a wrong step of the protocol, switched on
+  std::string fault;           // of kFaults: how a worker ends, to see it reported
   std::string shape;           // one shape of arena in place of all of them
   bool require_steps = false;  // a step at which nobody died is a failure
   bool list = false;           // names of steps, controls and shapes; tortures nothing

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "faults.hpp"
 #include "ops.hpp"
 
 namespace torture {
@@ -76,6 +77,12 @@ Plan Planner::next(const Shape& shape, const Deaths& deaths, bool fresh) {
   if (shape.blocks > 256 && p.jitter) p.jitter = 1;  // there one call has many thousand steps
   p.threads = rng_.percent(10) ? 2 : 1;
   p.helper = rng_.percent(5);
+  p.fault = std::uint8_t(fault_named(options_.fault));
+  if (p.fault) {  // no other end comes before it; who goes on after it ends in order
+    p.closes = options_.fault == "said" || rng_.percent(50);
+    p.threads = p.closes ? 1 : 2;
+    return p;
+  }
   if (fresh ? rng_.percent(10) : rng_.percent(1)) {
     static const char* const calls[] = {"create.size", "attach.map", "attach.counts", "slot.keep"};
     p.fails = calls[fresh ? 0 : rng_.between(1, 3)];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -43,13 +44,23 @@ std::string list(const std::vector<std::string>& items) {
   return out;
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> out;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    out.push_back(quoted(text.substr(at, end - at).c_str()));
+    at = end + 1;
+  }
+  return out;
+}
+
 // What each process did last, oldest first.
 void tell_last(const Shared& s, unsigned workers) {
   for (unsigned w = 0; w < workers; w++) {
     const Record& r = s.workers[w];
     const std::uint32_t n = r.lines.load(), first = n > kLogLines ? n - kLogLines : 0;
-    std::fprintf(stderr, "worker %u, slot %u, seed %llu, in %s:\n", w, r.slot.load(),
-                 (unsigned long long)r.plan.seed, op_name(r.op));
+    std::fprintf(stderr, "worker %u, slot %u, seed %llu, %u thread(s), in %s:\n", w, r.slot.load(),
+                 (unsigned long long)r.plan.seed, r.plan.threads, op_name(r.op));
     for (std::uint32_t i = first; i < n; i++) {
       const LogLine& l = r.log[i % kLogLines];
       std::fprintf(stderr, "  %-18s %3u  block %u, life %llu: %d\n", op_name(l.op), l.what, l.id,
@@ -63,7 +74,7 @@ void tell_last(const Shared& s, unsigned workers) {
 int report(const Shared& s, const Options& o, std::uint64_t seed, const Driver& driver) {
   const Deaths& d = driver.deaths();
   Object by_step, by_way, by_state, by_op, passes, tallies;
-  std::vector<std::string> missed, texts;
+  std::vector<std::string> missed, texts, words;
   unsigned hit = 0;
   for (unsigned i = 0; i < kMaxSteps; i++) {
     const char* name = kvshm::kStepNames[i].data();
@@ -91,10 +102,13 @@ int report(const Shared& s, const Options& o, std::uint64_t seed, const Driver& 
   for (unsigned i = 0; i < violations && i < kMaxViolations; i++)
     texts.push_back(quoted(s.texts[i]));
 
+  for (const std::string& said : driver.words()) words.push_back(list(lines_of(said)));
+
   Object all;
   all.number("kills", d.kills);
   all.number("violations", violations);
   all.raw("violation_texts", list(texts));
+  all.raw("last_words", list(words));
   all.raw("control", o.control.empty() ? "null" : quoted(o.control.c_str()));
   all.number("seed", seed);
   all.raw("seconds", std::to_string(driver.seconds()));
@@ -116,6 +130,7 @@ int report(const Shared& s, const Options& o, std::uint64_t seed, const Driver& 
   if (violations && o.control.empty()) {
     tell_last(s, o.workers);
     for (const auto& t : texts) std::fprintf(stderr, "VIOLATION %s\n", t.c_str());
+    for (const std::string& said : driver.words()) std::fprintf(stderr, "%s\n", said.c_str());
     std::fprintf(stderr, "seed %llu; the arena is kept as %s\n", (unsigned long long)seed,
                  driver.kept.empty() ? "(it could not be kept)" : driver.kept.c_str());
   }

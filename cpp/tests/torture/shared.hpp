@@ -67,8 +67,9 @@ struct Plan {  // of one life; the driver writes it before the fork
   bool before_open = false;     // step counting begins before the arena is opened
   bool closes = false;          // ends in order, after a while
   const char* fails = nullptr;  // a step whose call fails: the arena cannot be opened
-  bool device = false;   // has registered memory with a device: its fills drain after its death
-  bool removes = false;  // its one operation: the arena's removal
+  bool device = false;     // has registered memory with a device: its fills drain after its death
+  bool removes = false;    // its one operation: the arena's removal
+  std::uint8_t fault = 0;  // of kFaults: what its last thread begins with
 };
 
 struct LogLine {

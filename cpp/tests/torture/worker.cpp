@@ -11,6 +11,8 @@
 
 #include "capi/call.hpp"
 #include "death.hpp"
+#include "faults.hpp"
+#include "last_words.hpp"
 #include "ops.hpp"
 
 namespace torture {
@@ -30,6 +32,7 @@ void* second_thread(void* hand) {
   pthread_sigmask(SIG_BLOCK, &alarm, nullptr);  // the first thread knows whether it may die
   Hand& w = *static_cast<Hand*>(hand);
   Death::thread(w.record.plan.seed + 2);
+  spare_stack(w.thread);
   w.work();
   return nullptr;
 }
@@ -63,6 +66,7 @@ bool Hand::pause_here() {
 }
 
 void Hand::work() {
+  if (thread + 1 == record.plan.threads) commit_fault(record.plan.fault);
   const Op favourite = Op(record.plan.favourite);
   const std::uint32_t last = record.plan.closes ? rng.between(20, 300) : 0;
   for (std::uint32_t n = 1; pause_here() && n != last; n++) {
@@ -94,7 +98,7 @@ bool Hand::reopen() {
   return true;
 }
 
-void live(Shared& shared, Record& record, const Shape& shape, const std::string& name) {
+void live(Shared& shared, Record& record, const Shape& shape, const std::string& name) noexcept {
   prctl(PR_SET_TIMERSLACK, 1);
   const std::uint64_t seed = record.plan.seed;
   Hand first(shared, record, shape, name, seed, 0),

@@ -85,6 +85,8 @@ class Hand {
 kvshm_options open_options(const Shape& shape, bool helper);
 
 // The life of a worker, in its own process; ends with its death, or with _exit.
-[[noreturn]] void live(Shared& shared, Record& record, const Shape& shape, const std::string& name);
+// noexcept: an exception ends it where it was thrown, not in the driver's main.
+[[noreturn]] void live(Shared& shared, Record& record, const Shape& shape,
+                       const std::string& name) noexcept;
 
 }  // namespace torture
