@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from .failures import INTERRUPTED, PIPE_CLOSED, USAGE, Failure
+from .replay_options import replay_options
 
 EXIT_CODES = """\
 exit codes:
@@ -128,6 +129,10 @@ def make_parser() -> _Parser:
 
     made = verb("doctor", "doctor", "what this host, container and user grant")
     made.add_argument("--tier-dir", metavar="DIR", help="where a tier file would lie")
+
+    made = verb("replay", "replay", "a recorded load through a real arena, beside what is "
+                "possible", one=False)
+    replay_options(made)
     return parser
 
 

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of `kvshm replay`, apart from what runs it: the parser stays fast."""
+from __future__ import annotations
+
+import argparse
+
+
+def replay_options(made: argparse.ArgumentParser) -> None:
+    made.add_argument("trace", metavar="TRACE", nargs="?",
+                      help="a trace, as it is or packed with zstd or gzip; a name is also looked "
+                      "for in the folders of KVSHM_TRACES; - = standard input")
+    made.add_argument("--synthetic", metavar="KIND", choices=["chat", "agentic", "api"],
+                      help="a load made up here in place of a TRACE: chat, agentic or api")
+    made.add_argument("--seed", type=_whole, default=0, metavar="N", help="of --synthetic")
+    made.add_argument("--policy", default="lru", metavar="P",
+                      help="what the arena evicts by, a name of kvshm.eviction.PRESETS")
+    size = made.add_mutually_exclusive_group()
+    size.add_argument("--blocks", type=_one_or_more, metavar="N", help="of the arena")
+    size.add_argument("--fraction", type=_fraction, default=0.1, metavar="F",
+                      help="blocks as a share of the trace's different ones (0.1)")
+    made.add_argument("--requests", type=_one_or_more, default=0, metavar="N",
+                      help="only the first N")
+    coarser = made.add_mutually_exclusive_group()
+    coarser.add_argument("--every", type=_one_or_more, default=1, metavar="K",
+                         help="join K blocks of the trace to one")
+    coarser.add_argument("--tokens-per-block", type=_one_or_more, default=0, metavar="T",
+                         help="join as many as make T tokens")
+    made.add_argument("--block-tokens", type=_one_or_more, default=0, metavar="T",
+                      help="of the trace's blocks; found from its lengths if not given")
+    made.add_argument("--processes", type=_one_or_more, default=1, metavar="N",
+                      help="so many processes serve it together, dealt round robin")
+    made.add_argument("--kills", type=_whole, default=0, metavar="N",
+                      help="kill a process N times, each time start another in its place")
+    made.add_argument("--no-reference", action="store_true",
+                      help="without exact LRU, ARC and Belady's choice")
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("wanted 0 or more")
+    return value
+
+
+def _one_or_more(text: str) -> int:
+    value = int(text)
+    if not 1 <= value < 2**31:
+        raise argparse.ArgumentTypeError("wanted 1 or more")
+    return value
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("wanted more than 0, at most 1")
+    return value
