@@ -127,6 +127,18 @@ def make_parser() -> _Parser:
                       help="also while processes are attached, and what is no sound arena")
     made.add_argument("--dry-run", action="store_true", help="say what would be done")
 
+    made = verb("record", "record", "merge logs of look-ups into one trace for `kvshm replay`",
+                one=False)
+    made.description = ("Makes one trace of the logs that engines write with the option trace=FILE "
+                        "(docs/vllm.md): sorted by time, blocks and tenants numbered anew, nothing "
+                        "else of them kept. An arena itself keeps no record of look-ups.")
+    made.add_argument("logs", metavar="LOG", nargs="+", help="a file that engines wrote")
+    made.add_argument("--out", metavar="FILE", help="write there, not to standard output")
+    made.add_argument("--format", choices=["lookups", "mooncake"], default="lookups",
+                      help="kvshm's own (default), or Mooncake's: no tenants, milliseconds, no "
+                      "output tokens, full blocks only")
+    made.add_argument("--seconds", type=_positive, metavar="S", help="only the first S seconds")
+
     made = verb("doctor", "doctor", "what this host, container and user grant")
     made.add_argument("--tier-dir", metavar="DIR", help="where a tier file would lie")
 
