@@ -611,6 +611,20 @@ KVSHM_API int kvshm_set_policy(kvshm_arena *a, const kvshm_policy *in);
 KVSHM_API int64_t kvshm_mark_victims(kvshm_arena *a, const kvshm_handle *h, uint32_t n);
 KVSHM_API int64_t kvshm_marks_left(kvshm_arena *a);
 
+/* Work that one process of an arena does for all. The kernel vacates a post when its holder ends,
+ * however that comes; who stands by asks again, a few times a second. */
+enum {
+  KVSHM_POST_MOVER = 0,
+  KVSHM_POST_EVICTOR = 1,   /* marks victims by a policy of its own (kvshm agent) */
+  KVSHM_POST_CONTROLLER = 2 /* tunes the policy table */
+};
+/* 0: this handle has the post, now or since earlier; -EAGAIN: another handle, of this process or
+ * another one, has it; -EINVAL, -ESTALE (removed), -KVSHM_EUNSUPPORTED (no locks here). Never waits.
+ * Any thread. A forked child does not have what its parent has. */
+KVSHM_API int kvshm_elect(kvshm_arena *a, uint32_t post);
+/* Lets the post go, if this handle has it; 0 or -EINVAL. kvshm_close does the same. */
+KVSHM_API int kvshm_resign(kvshm_arena *a, uint32_t post);
+
 #ifdef __cplusplus
 }
 #endif

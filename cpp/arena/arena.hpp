@@ -13,6 +13,7 @@
 #include "arena/breaks.hpp"
 #include "arena/error.hpp"
 #include "arena/layout.hpp"
+#include "arena/lock.hpp"
 #include "arena/step.hpp"
 #include "blocks/leases.hpp"
 #include "blocks/waits.hpp"
@@ -72,6 +73,7 @@ struct Arena {
   ino_t ino = 0;
   void* anchor = nullptr;  // keeps the life byte's description (arena/slots.hpp)
   std::size_t anchor_bytes = 0;
+  void* posts[kPosts] = {};  // the same for a post's byte (arena/posts.hpp); under the claim mutex
   std::uint64_t page_bytes = kPage;
   bool pinned = false, created = false;
   std::unique_ptr<Pin> pin;  // registration with a device (device/pin.hpp)

@@ -134,6 +134,10 @@ void unmap(Arena& a) {
   // What a device would not give back must not be mapped anew at its address.
   if (a.base && a.pin->may_unmap()) munmap(a.base, a.geometry.bytes);
   if (a.anchor) munmap(a.anchor, a.anchor_bytes);
+  for (void*& post : a.posts) {
+    if (post) munmap(post, a.anchor_bytes);
+    post = nullptr;
+  }
   a.counts = nullptr;
   a.base = nullptr;
   a.anchor = nullptr;

@@ -5,7 +5,7 @@
 //   2^62 + 128      creation byte       the object is being made or removed (write) or joined
 // (read)
 //   2^62 + 129      allocation byte     a short allocator, for fairness
-//   2^62 + 130,131  mover; evictor and controller
+//   2^62 + 130 + p  post p, write   vacant: mover, evictor, controller (arena/posts.hpp)
 //
 // An OFD lock never conflicts with itself: each claim and each reap opens a description of its own.
 // POSIX locks (F_SETLK) are never used: closing any descriptor of the file would drop them.
@@ -21,8 +21,9 @@ namespace kvshm {
 inline constexpr off_t kLockBase = off_t{1} << 62;
 constexpr off_t life_byte(unsigned slot) { return kLockBase + slot; }
 constexpr off_t device_byte(unsigned slot) { return kLockBase + 64 + slot; }
-inline constexpr off_t kCreationByte = kLockBase + 128, kAllocationByte = kLockBase + 129,
-                       kMoverByte = kLockBase + 130, kEvictorByte = kLockBase + 131;
+inline constexpr off_t kCreationByte = kLockBase + 128, kAllocationByte = kLockBase + 129;
+inline constexpr unsigned kPosts = 3;  // KVSHM_POST_...
+constexpr off_t post_byte(unsigned post) { return kLockBase + 130 + post; }
 
 class File {  // a descriptor, closed at the end of the scope
  public:

@@ -86,23 +86,6 @@ void start_drain(SlotRecord& r) {
       none, std::uint64_t(boottime_ms()) + DeviceWord::drain_ms(device), std::memory_order_acq_rel);
 }
 
-int keep_description(Arena& a, int fd) {
-  a.anchor_bytes = mount_page(fd);
-  void* p = KVSHM_STEP_ERROR("slot.keep")
-                ? MAP_FAILED
-                : mmap(nullptr, a.anchor_bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
-  if (p == MAP_FAILED)
-    return fail(-errno, "cannot map the page that keeps the life lock of %s: %s", a.path.c_str(),
-                std::strerror(errno));
-  if (madvise(p, a.anchor_bytes, MADV_DONTFORK) != 0) {
-    const int e = errno;
-    munmap(p, a.anchor_bytes);
-    return fail(-KVSHM_EUNSUPPORTED, "madvise(MADV_DONTFORK) refused: %s", std::strerror(e));
-  }
-  a.anchor = p;
-  return 0;
-}
-
 // "pid 1 one, pid 2 two and 3 more", within 200 characters or so.
 struct Names {
   unsigned n = 0, left_out = 0;
@@ -149,6 +132,23 @@ void tell_gone(const Arena& a, const SlotRecord& r, const ReapCounts& c) {
 
 }  // namespace
 
+int keep_description(Arena& a, int fd, void** page) {
+  a.anchor_bytes = mount_page(fd);
+  void* p = KVSHM_STEP_ERROR("slot.keep")
+                ? MAP_FAILED
+                : mmap(nullptr, a.anchor_bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+  if (p == MAP_FAILED)
+    return fail(-errno, "cannot map the page that keeps a lock of %s: %s", a.path.c_str(),
+                std::strerror(errno));
+  if (madvise(p, a.anchor_bytes, MADV_DONTFORK) != 0) {
+    const int e = errno;
+    munmap(p, a.anchor_bytes);
+    return fail(-KVSHM_EUNSUPPORTED, "madvise(MADV_DONTFORK) refused: %s", std::strerror(e));
+  }
+  *page = p;
+  return 0;
+}
+
 int claim_slot(Arena& a, const kvshm_options& o) {
   ForkGuard no_fork;
   File f(open_object(a, O_RDWR));
@@ -172,7 +172,7 @@ int claim_slot(Arena& a, const kvshm_options& o) {
       unlock_byte(f.get(), life_byte(s));
       continue;
     }
-    if (int e = keep_description(a, f.get())) return e;
+    if (int e = keep_description(a, f.get(), &a.anchor)) return e;
     KVSHM_STEP("slot.kept");
     a.slot = s;
     a.me = holder_bit(s);

@@ -18,6 +18,9 @@ struct ReapCounts {
 // Takes a free, drained, scrubbed slot and writes its identity line. -KVSHM_ENOSLOT with a text
 // that names who holds and who drains.
 int claim_slot(Arena& a, const kvshm_options& o);
+// A private one-page mapping that keeps the description behind fd, and is in no child. 0 or -errno
+// with a text.
+int keep_description(Arena& a, int fd, void** page);
 // Gives everything back. No other call of this process runs.
 void give_back(Arena& a);
 // The same, and lets the slot go.

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "arena/lock.hpp"
+#include "arena/posts.hpp"
 #include "capi/call.hpp"
 #include "evict/evict.hpp"
 
@@ -102,5 +103,20 @@ int64_t kvshm_marks_left(kvshm_arena* h) {
   Call call(h);
   if (call.rc()) return call.rc();
   return int64_t(marks_left(*call));
+}
+
+int kvshm_elect(kvshm_arena* h, uint32_t post) {
+  if (post >= kPosts) return fail(-EINVAL, "post %u: expected 0 to %u", post, kPosts - 1);
+  Call call(h);
+  if (call.rc()) return call.rc();
+  return take_post(*call, post);
+}
+
+int kvshm_resign(kvshm_arena* h, uint32_t post) {
+  if (post >= kPosts) return fail(-EINVAL, "post %u: expected 0 to %u", post, kPosts - 1);
+  Call call(h, Dead::kAllow);
+  if (call.rc()) return call.rc();
+  leave_post(*call, post);
+  return 0;
 }
 }

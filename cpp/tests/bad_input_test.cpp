@@ -307,6 +307,8 @@ class Caller {
     const std::uint32_t n = count();
     handles(n);
     outcome(kvshm_mark_victims(a_, r_.one_in(40) ? nullptr : h_, n));
+    outcome(kvshm_elect(a_, std::uint32_t(r_.odd())));
+    outcome(kvshm_resign(a_, std::uint32_t(r_.odd())));
   }
   void policy() {
     kvshm_policy p = KVSHM_POLICY_INIT;

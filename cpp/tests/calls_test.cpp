@@ -98,6 +98,8 @@ std::vector<std::pair<const char*, std::int64_t>> all_calls(kvshm_arena* a) {
       {"set_policy", kvshm_set_policy(a, &policy)},
       {"mark_victims", kvshm_mark_victims(a, &h, 1)},
       {"marks_left", kvshm_marks_left(a)},
+      {"elect", kvshm_elect(a, KVSHM_POST_EVICTOR)},
+      {"resign", kvshm_resign(a, KVSHM_POST_EVICTOR)},
       {"close", kvshm_close(a, 100)},
   };
 }

@@ -331,6 +331,9 @@ cdef extern from "kvshm.h" nogil:
     int kvshm_set_policy(kvshm_arena *a, const kvshm_policy *policy)
     int64_t kvshm_mark_victims(kvshm_arena *a, const kvshm_handle *h, uint32_t n)
     int64_t kvshm_marks_left(kvshm_arena *a)
+    int KVSHM_POST_MOVER, KVSHM_POST_EVICTOR, KVSHM_POST_CONTROLLER
+    int kvshm_elect(kvshm_arena *a, uint32_t post)
+    int kvshm_resign(kvshm_arena *a, uint32_t post)
 
 
 # The initialisers of the header, as expressions.
