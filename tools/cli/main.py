@@ -127,6 +127,22 @@ def make_parser() -> _Parser:
                       help="also while processes are attached, and what is no sound arena")
     made.add_argument("--dry-run", action="store_true", help="say what would be done")
 
+    made = verb("agent", "agent", "keep victims marked by a policy of your own")
+    arena(made)
+    made.add_argument("--policy", required=True, metavar="MODULE:NAME", help="package.module:Name, "
+                      "or lru, lfu, freqage (docs/policies.md shows how to write one)")
+    made.add_argument("--low", type=_watermark, default=0.02, metavar="SHARE",
+                      help="refill when fewer blocks are free or marked: 2%% of the arena unless "
+                      "told otherwise, or a number of blocks")
+    made.add_argument("--high", type=_watermark, default=0.05, metavar="SHARE",
+                      help="refill up to so many (5%%)")
+    made.add_argument("--cpu", type=_share, default=0.1, metavar="SHARE",
+                      help="of one core at most (10%%); meanwhile the arena's own policy goes on")
+    made.add_argument("--interval", type=_positive, default=10.0, metavar="SECONDS",
+                      help="one line of what was done at most every so often (10)")
+    made.add_argument("--once", action="store_true",
+                      help="one look, one refill if it is needed, and end")
+
     made = verb("record", "record", "merge logs of look-ups into one trace for `kvshm replay`",
                 one=False)
     made.description = ("Makes one trace of the logs that engines write with the option trace=FILE "
@@ -153,6 +169,18 @@ def _positive(text: str) -> float:
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError("wanted a positive number of seconds")
     return value
+
+
+def _share(text: str) -> float:
+    value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("wanted a share like 10% or 0.1")
+    return value
+
+
+def _watermark(text: str) -> float | int:
+    """2% or 0.02: a share of the arena; 500: blocks."""
+    return int(text) if text.isdigit() else _share(text)
 
 
 def _count(text: str) -> int:

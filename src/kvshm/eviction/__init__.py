@@ -1,22 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which block goes when space is needed: the policy table of an arena, and victims marked
-beforehand. What is decided here reaches all processes as data; an allocation never calls Python."""
+beforehand, by policies of your own (docs/policies.md). What is decided here reaches all processes
+as data; an allocation never calls Python."""
+from kvshm.eviction.election import elect, resign
+from kvshm.eviction.evictor import Evictor
+from kvshm.eviction.fields import age, depth, uses
+from kvshm.eviction.loading import load_policy
 from kvshm.eviction.marker import Marker, MarkReport
-from kvshm.eviction.marks import free_blocks, mark_victims, marks_left
+from kvshm.eviction.marks import MOST_MARKS, Scorer, free_blocks, mark_victims, marks_left
 from kvshm.eviction.policies import PRESETS, Policy, get_policy, levels, set_policy
 from kvshm.eviction.table import BLOCK_DTYPE, block_table
 
 __all__ = [
     "BLOCK_DTYPE",
+    "Evictor",
+    "MOST_MARKS",
     "PRESETS",
     "MarkReport",
     "Marker",
     "Policy",
+    "Scorer",
+    "age",
     "block_table",
+    "depth",
+    "elect",
     "free_blocks",
     "get_policy",
     "levels",
+    "load_policy",
     "mark_victims",
     "marks_left",
+    "resign",
     "set_policy",
+    "uses",
 ]

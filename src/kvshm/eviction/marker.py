@@ -11,9 +11,9 @@ import numpy as np
 
 from kvshm.core import Arena
 from kvshm.errors import InvalidArgument
-from kvshm.eviction.marks import free_blocks, mark_new, marks_left
+from kvshm.eviction.marks import Scorer, free_blocks, mark_new, marks_left
 
-Scorer = str | Callable[[Any, int], Any]
+AnyScorer = str | Scorer | Callable[[Any, int], Any]
 
 
 class MarkReport(NamedTuple):
@@ -32,11 +32,12 @@ class Marker:
     process of an arena should run it; a second one costs marks, nothing else.
     """
 
-    def __init__(self, arena: Arena, low: float, high: float, policy: Scorer = "lru") -> None:
+    def __init__(self, arena: Arena, low: float, high: float, policy: AnyScorer = "lru") -> None:
         self.arena = arena
         self.low = self._blocks(low)
         self.high = self._blocks(high)
         self.policy = policy
+        self.negative = self.nan = 0  # such scores in the last run: never victims
         self._lives = np.zeros(arena.blocks, np.uint64)  # under which a block was marked last
         self._order: deque[int] = deque()  # the marks that may be in the ring, oldest first
         if not 0 <= self.low <= self.high <= arena.blocks:
@@ -57,6 +58,6 @@ class Marker:
         if reserve >= self.low:
             return MarkReport(free, marks, 0, 0)
         wanted = self.high - reserve
-        ids = mark_new(self.arena, wanted, self.policy, self._lives)
+        ids, self.negative, self.nan = mark_new(self.arena, wanted, self.policy, self._lives)
         self._order.extend(ids.tolist())
         return MarkReport(free, marks, wanted, len(ids))

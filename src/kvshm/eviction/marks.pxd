@@ -12,6 +12,13 @@ from kvshm.ckvshm cimport kvshm_block_record
 
 ctypedef double (*score_fn)(const kvshm_block_record *b, uint32_t now) noexcept nogil
 
+
+cdef class Scorer:
+    cdef score_fn function
+
+# The function as an object that Python code can hand on; it must outlive its module, as any does.
+cdef Scorer make_scorer(score_fn function)
+
 # Marks up to n victims and returns how many; -1 with an exception. scores, if not NULL, has one
 # number a block and stands in for the scorer. marked, if not NULL, has the life number under which
 # each block was marked before: those are left out, new ones are entered. out: n ids, or NULL.

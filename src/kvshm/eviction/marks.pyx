@@ -6,6 +6,7 @@ Leaf first. A block is marked only when all its cached children stand before it 
 that no chain loses its middle: what lies behind a gap can never match again. Marks are hints. Who
 takes one checks its life number and that nobody holds it; a block used meanwhile is not evicted.
 """
+cimport cython
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -23,6 +24,30 @@ from kvshm.eviction.table import BLOCK_DTYPE
 
 cdef enum:
     RING = 8192  # marks that an arena has room for
+
+MOST_MARKS = RING
+"""Marks that an arena has room for."""
+cdef object _PRIVATE = object()
+
+
+@cython.final
+cdef class Scorer:
+    """A scorer in C as an object, for whom a name is all that is needed (kvshm agent --policy).
+
+    Made in Cython by make_scorer(function); accepted wherever a scorer is.
+    """
+
+    def __cinit__(self, token=None):
+        if token is not _PRIVATE:
+            raise TypeError("make_scorer() of kvshm.eviction, in Cython, makes one of a C function")
+
+
+cdef Scorer make_scorer(score_fn function):
+    cdef Scorer made = Scorer.__new__(Scorer, _PRIVATE)
+    if function is NULL:
+        raise InvalidArgument("make_scorer: expected a function, got NULL")
+    made.function = function
+    return made
 
 
 cdef double by_age(const kvshm_block_record *b, uint32_t now) noexcept nogil:
@@ -50,6 +75,7 @@ cdef struct Candidate:
 cdef struct Heap:
     Candidate *items
     uint64_t n
+    uint64_t negative, nan  # scores that were refused
 
 
 cdef void _push(Heap *heap, double score, uint32_t block) noexcept nogil:
@@ -99,10 +125,15 @@ cdef uint32_t _newest(const kvshm_block_record *table, uint64_t n) noexcept nogi
     return newest
 
 
-cdef double _score(const kvshm_block_record *b, uint32_t now, score_fn scorer,
-                   const double *scores, uint32_t block) noexcept nogil:
+cdef void _consider(Heap *heap, const kvshm_block_record *b, uint32_t now, score_fn scorer,
+                    const double *scores, uint32_t block) noexcept nogil:
     cdef double score = scores[block] if scores is not NULL else scorer(b, now)
-    return score if score >= 0 else -1  # NaN: never
+    if score >= 0:
+        _push(heap, score, block)
+    elif score < 0:
+        heap.negative += 1
+    else:
+        heap.nan += 1
 
 
 cdef bint _is_marked(const kvshm_block_record *table, const uint64_t *marked,
@@ -119,7 +150,6 @@ cdef uint64_t _choose(const kvshm_block_record *table, uint64_t blocks, uint64_t
     cdef uint32_t x, p
     cdef uint64_t got = 0
     cdef uint64_t i
-    cdef double score
     for i in range(blocks):
         if word_ready(read64(&table[i].word)) and not _is_marked(table, marked, <uint32_t>i):
             p = parent_of(table, blocks, <uint32_t>i)
@@ -128,9 +158,7 @@ cdef uint64_t _choose(const kvshm_block_record *table, uint64_t blocks, uint64_t
     for i in range(blocks):
         if (children[i] == 0 and inactive(&table[i])
                 and not _is_marked(table, marked, <uint32_t>i)):
-            score = _score(&table[i], now, scorer, scores, <uint32_t>i)
-            if score >= 0:
-                _push(heap, score, <uint32_t>i)
+            _consider(heap, &table[i], now, scorer, scores, <uint32_t>i)
     while got < wanted and heap.n:
         x = _pop(heap)
         out[got].id = x
@@ -142,14 +170,19 @@ cdef uint64_t _choose(const kvshm_block_record *table, uint64_t blocks, uint64_t
             continue
         children[p] -= 1
         if children[p] == 0 and inactive(&table[p]) and not _is_marked(table, marked, p):
-            score = _score(&table[p], now, scorer, scores, p)
-            if score >= 0:
-                _push(heap, score, p)
+            _consider(heap, &table[p], now, scorer, scores, p)
     return got
 
 
 cdef int64_t mark(Attachment arena, uint64_t n, score_fn scorer, const double *scores,
                   uint64_t *marked, uint32_t *out) except -1:
+    cdef uint64_t refused[2]
+    return _mark(arena, n, scorer, scores, marked, out, refused)
+
+
+cdef int64_t _mark(Attachment arena, uint64_t n, score_fn scorer, const double *scores,
+                   uint64_t *marked, uint32_t *out, uint64_t *refused) except -1:
+    """refused: how many negative scores and how many NaN there were."""
     cdef BlockTable table = open_table(arena)
     cdef uint64_t blocks = table.n
     cdef uint64_t room = min(n, min(blocks, <uint64_t>RING))
@@ -159,7 +192,7 @@ cdef int64_t mark(Attachment arena, uint64_t n, score_fn scorer, const double *s
     cdef Heap heap
     cdef int64_t rc = 0
     cdef int64_t i
-    heap.n = 0
+    heap.n = heap.negative = heap.nan = 0
     heap.items = <Candidate *>PyMem_RawMalloc(blocks * sizeof(Candidate))
     try:
         if children is NULL or victims is NULL or heap.items is NULL:
@@ -178,6 +211,7 @@ cdef int64_t mark(Attachment arena, uint64_t n, score_fn scorer, const double *s
         PyMem_RawFree(heap.items)
         PyMem_RawFree(victims)
         PyMem_RawFree(children)
+    refused[0], refused[1] = heap.negative, heap.nan
     if rc < 0:
         fail(rc, f"mark {room} victims")
     return rc
@@ -193,14 +227,19 @@ cdef score_fn _scorer(object policy) except *:
         return by_frequency
     if policy == "freqage":
         return by_freqage
-    raise InvalidArgument(f"scorer: expected a function or one of {_SCORERS}, got {policy!r}")
+    if isinstance(policy, Scorer):
+        return (<Scorer>policy).function
+    raise InvalidArgument(
+        f"scorer: expected a function, a Scorer or one of {_SCORERS}, got {policy!r}")
 
 
 def mark_new(Attachment arena not None, n, scorer, marked):
-    """As mark_victims, but not what is marked already; the ids that were marked now, in order.
+    """As mark_victims, but not what is marked already: (ids that were marked now, in order; how
+    many negative scores there were; how many NaN).
 
     marked: uint64, shape (arena.blocks,), life numbers: read, and written for what is marked.
     """
+    cdef uint64_t refused[2]
     cdef Bytes numbers, lives, room
     cdef const double *scores = NULL
     cdef uint64_t *c_marked = NULL
@@ -230,18 +269,18 @@ def mark_new(Attachment arena not None, n, scorer, marked):
         scores = <const double *>numbers.ptr
     else:
         function = _scorer(scorer)
-    count = mark(arena, n, function, scores, c_marked, <uint32_t *>room.ptr)
-    return ids[:count]
+    count = _mark(arena, n, function, scores, c_marked, <uint32_t *>room.ptr, refused)
+    return ids[:count], refused[0], refused[1]
 
 
 def mark_victims(Attachment arena not None, n, scorer="lru"):
     """Mark up to n inactive blocks for the next evictions; returns how many were marked.
 
-    scorer: "lru", "lfu", "freqage", or a function score(table, now) -> n floats. `table` is a
-    snapshot of all blocks, an array of BLOCK_DTYPE, and now - table["stamp"] (mod 2^32) their ages;
-    the greatest goes first, a negative number or NaN never. A run marks up to 8192.
+    scorer: "lru", "lfu", "freqage", a Scorer, or a function score(table, now) -> n floats. `table`
+    is a snapshot of all blocks, an array of BLOCK_DTYPE, and now - table["stamp"] (mod 2^32) their
+    ages; the greatest goes first, a negative number or NaN never. A run marks up to 8192.
     """
-    return len(mark_new(arena, n, scorer, None))
+    return len(mark_new(arena, n, scorer, None)[0])
 
 
 def marks_left(Attachment arena not None):
