@@ -21,12 +21,13 @@ from kvshm.options import DIRECTORY, FILE, SIZE, SWITCH, Kind, choice, seconds, 
 PREFIX = "KVSHM_"
 DICT = "kv_connector_extra_config"
 
-# Read by other parts: the first by kvshm.views, the rest by tests and what they start.
+# Read by other parts: the first by kvshm.views, the last by `kvshm replay`, the rest by tests and
+# what they start.
 ELSEWHERE = frozenset({
     "KVSHM_CHECK",
     "KVSHM_COUNT", "KVSHM_CTEST_DIR", "KVSHM_FAKE_CUDA_DEVICES", "KVSHM_FAKE_CUDA_LATE_MS",
     "KVSHM_FAKE_CUDA_WRONG", "KVSHM_FAKE_CUDA_WRONG_PAGED", "KVSHM_FUZZ", "KVSHM_KILL",
-    "KVSHM_STOP_SECONDS", "KVSHM_TEST_SEED",
+    "KVSHM_STOP_SECONDS", "KVSHM_TEST_SEED", "KVSHM_TRACES",
 })
 # Kubernetes puts these into every container of a namespace with a service called kvshm or kvshm-x.
 _SERVICE = re.compile(r"KVSHM_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")

@@ -120,6 +120,8 @@ def _take_lines(columns: _Columns, lines: Iterable[bytes], path: str, requests: 
                 binascii.Error) as e:
             if not text.endswith(b"\n") and number > 1:
                 return  # its writer is at it, or was killed there
+            if columns.header is not None and isinstance(e, json.JSONDecodeError):
+                continue  # one of several writers of a log was killed there; the others went on
             what = f"{e} is missing" if isinstance(e, KeyError) else str(e)
             raise ReplayError(f"{path}: line {number}: {what}", "wanted Mooncake's format, runs, "
                               "or a look-up log of a connector (docs/replay.md)") from None

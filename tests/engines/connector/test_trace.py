@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from kvshm.index import Lookup, LookupLog
+from kvshm.tools.replay.reading import read_trace
+from support.cli import kvshm_cli
 from support.mock_engine import BLOCK
 from support.mock_model import Model
 
@@ -70,6 +72,32 @@ def test_preemption_and_a_failed_load_are_no_new_lookup(engine, prompt, path):
     a.shutdown()
     (found,) = read(path)
     assert found.tokens == 8 * BLOCK and len(found.ids) == 8
+
+
+def test_replay_reads_it(engine, prompt, path):
+    """From an engine to the answer: does it pay for my load?"""
+    a, b = (engine(options={"trace": str(path)}) for _ in range(2))
+    tokens = prompt(6 * BLOCK)
+    a.run([*tokens, 1], 1)
+    with open(path, "ab") as file:
+        file.write(b'{"t":3,"ten\n')  # a third one was killed while it wrote
+    for each, seed in ((b, 1), (a, 2), (b, 3)):
+        each.run([*tokens[:4 * BLOCK], *prompt(2 * BLOCK, seed)], 1, salt="hers" * (seed == 3))
+    for each in (a, b):
+        each.shutdown()
+    trace = read_trace(str(path))
+    log = LookupLog(path)
+    found = list(log)
+    assert log.skipped == 1 and trace.block_tokens == BLOCK and len(found) == 4
+    assert [trace.ids[x:y].tolist() for x, y in zip(trace.bounds, trace.bounds[1:])] == [
+        one.ids.tolist() for one in found]
+    assert trace.tokens.tolist() == [one.tokens for one in found]
+    assert trace.tenants.tolist() == [one.tenant for one in found]
+    assert sorted(trace.tenants.tolist()) == [0, 0, 0, 1]
+    # 4 of the 6 blocks of two requests are those of the first; her salt shares nothing.
+    done = kvshm_cli("replay", path, "--fraction", "1", "--json", "--no-reference", "-q")
+    assert done.code == 0, done.err
+    assert done.json["block_hit_ratio"] == pytest.approx(8 / 24, abs=0.004)
 
 
 @pytest.mark.parametrize("options", [{"size": 0}, {"read": False}])
