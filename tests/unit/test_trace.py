@@ -87,7 +87,7 @@ import sys, numpy as np
 from kvshm.index import TraceWriter
 writer = TraceWriter(sys.argv[1], 16)
 mine = int(sys.argv[2])
-for i in range(300):
+for i in range(150):
     keys = np.random.default_rng(i).integers(0, 256, (200, 16), np.uint8)
     while not writer.add(keys, 3200 + mine, f"tenant {i % 7 + mine}"):
         pass
@@ -102,9 +102,9 @@ def test_several_processes_append_to_one_file(path: Path) -> None:
     assert [one.wait(60) for one in running] == [0, 0]
     log = LookupLog(path)
     found = list(log)
-    assert len(found) == 600 and log.skipped == 0
+    assert len(found) == 300 and log.skipped == 0
     ids = [[one.ids.tolist() for one in found if one.tokens == 3200 + mine] for mine in range(2)]
-    assert len(ids[0]) == 300 and ids[0] == ids[1]
+    assert len(ids[0]) == 150 and ids[0] == ids[1]
     numbers: dict[int, set[int]] = {}
     at = [0, 0]
     for one in found:

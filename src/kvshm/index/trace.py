@@ -58,7 +58,7 @@ class TraceWriter:
         self._queue: deque[_Entry] = deque()
         self._lock = threading.Lock()  # of those who add; the writing thread never takes it
         self._put = self._taken = 0  # bytes of keys: written by who adds, by the thread
-        self._wake, self._closing, self._ended = threading.Event(), False, False
+        self._wake, self._closing, self._ended = threading.Event(), threading.Event(), False
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="kvshm trace", daemon=True)
         self._thread.start()
@@ -67,8 +67,8 @@ class TraceWriter:
     def add(self, keys: Any, tokens: int, tenant: str | bytes | None = None) -> bool:
         """A request of `tokens` tokens looks for `keys`, (n, 16) uint8, of its full blocks.
 
-        tenant: whom it is for (a cache salt); in the file a number, by order of appearance. Takes a
-        microsecond and never waits: False, and counted in `dropped`, if the queue is full or the
+        tenant: whom it is for (a cache salt); in the file a number, by order of appearance. Takes
+        microseconds and never waits: False, and counted in `dropped`, if the queue is full or the
         recording has ended. `keys` is read later, so it must stay as it is. Any thread.
         """
         if os.getpid() != self._pid:
@@ -76,7 +76,7 @@ class TraceWriter:
         entry = _Entry(time.monotonic() + self._zero,
                        tenant.encode() if isinstance(tenant, str) else tenant or b"", tokens, keys)
         with self._lock:
-            if (self._ended or self._closing or len(self._queue) >= QUEUE
+            if (self._ended or self._closing.is_set() or len(self._queue) >= QUEUE
                     or self._put - self._taken + keys.nbytes > QUEUE_BYTES):
                 self.dropped += 1
                 return False
@@ -88,9 +88,9 @@ class TraceWriter:
 
     def close(self, timeout: float = 2.0) -> None:
         """Writes what waits, for `timeout` seconds at most, and says how much was recorded."""
-        if self._closing or os.getpid() != self._pid:
+        if self._closing.is_set() or os.getpid() != self._pid:
             return
-        self._closing = True
+        self._closing.set()
         atexit.unregister(self.close)
         self._wake.set()
         self._thread.join(timeout)
@@ -100,10 +100,9 @@ class TraceWriter:
 
     def _run(self) -> None:
         try:
-            while not self._ended and (self._queue or not self._closing):
+            while self._queue or not self._closing.is_set():
                 self._wake.wait()
-                if not self._closing:
-                    time.sleep(PAUSE)
+                if not self._closing.wait(PAUSE):
                     self._wake.clear()  # before the look: who adds now wakes us once more
                 self._write()
         except Exception as error:  # a full disk, the limit: not the engine's concern
