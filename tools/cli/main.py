@@ -152,7 +152,7 @@ def make_parser() -> _Parser:
     made.add_argument("--out", metavar="FILE", help="write there, not to standard output")
     made.add_argument("--format", choices=["lookups", "mooncake"], default="lookups",
                       help="kvshm's own (default), or Mooncake's: no tenants, milliseconds, no "
-                      "output tokens, full blocks only")
+                      "output tokens, only full blocks (tell `kvshm replay` --block-tokens)")
     made.add_argument("--seconds", type=_positive, metavar="S", help="only the first S seconds")
 
     made = verb("doctor", "doctor", "what this host, container and user grant")

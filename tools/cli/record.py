@@ -94,14 +94,19 @@ class _Numbers:
 
     def __init__(self, requests: Sequence[_Request], ids: Any, np: Any) -> None:
         wanted = [ids[one.first:one.first + one.n] for one in requests]
-        flat = np.empty(sum(map(len, wanted)), [("file", "u4"), ("id", "u8")])
-        flat["id"] = np.concatenate(wanted) if wanted else []
-        flat["file"] = np.repeat(np.array([one.file for one in requests], np.uint32),
-                                 [one.n for one in requests])
-        _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
-        rank = np.empty(len(first), np.int64)
-        rank[np.argsort(first)] = np.arange(len(first))
-        self._blocks, self.blocks = rank[inverse.reshape(-1)], len(first)
+        flat = np.concatenate(wanted) if wanted else np.empty(0, np.uint64)
+        files = np.repeat(np.array([one.file for one in requests], np.uint32),
+                          [one.n for one in requests])
+        self._blocks, firsts, self.blocks = np.empty(len(flat), np.int64), [], 0
+        for file in sorted({one.file for one in requests}):
+            places = np.flatnonzero(files == file)
+            _, first, inverse = np.unique(flat[places], return_index=True, return_inverse=True)
+            self._blocks[places] = inverse.reshape(-1) + self.blocks
+            firsts.append(places[first])
+            self.blocks += len(first)
+        rank = np.empty(self.blocks, np.int64)
+        rank[np.argsort(np.concatenate(firsts) if firsts else [])] = np.arange(self.blocks)
+        self._blocks = rank[self._blocks]
         self._ends = np.cumsum([one.n for one in requests], dtype=np.int64)
         self._tenants: dict[tuple[int, int], int] = {}
         self.tenants = [0 if not one.tenant else self._tenants.setdefault(
@@ -148,10 +153,11 @@ def _output(path: str | None) -> Iterator[TextIO]:
 
 def _tell(args: argparse.Namespace, requests: Sequence[_Request], numbers: _Numbers, begin: float,
           skipped: int) -> None:
-    facts: dict[str, Any] = {"requests": len(requests), "blocks_asked": sum(one.n for one in requests),
-             "blocks_different": numbers.blocks, "tenants": len(set(numbers.tenants)),
-             "seconds": round(requests[-1].t - begin, 3) if requests else 0.0,
-             "lines_skipped": skipped}
+    facts: dict[str, Any] = {
+        "requests": len(requests), "blocks_asked": sum(one.n for one in requests),
+        "blocks_different": numbers.blocks, "tenants": len(set(numbers.tenants)),
+        "seconds": round(requests[-1].t - begin, 3) if requests else 0.0,
+        "lines_skipped": skipped}
     if args.json:
         print(json.dumps(text.document("record", out=args.out, **facts)), file=sys.stderr)
     elif not args.quiet:
