@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kvshm replay`: the formats of traces, and what is said of those that are none."""
 import base64
+import contextlib
 import gzip
 import io
 import json
@@ -8,12 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import kvshm
 import numpy as np
 import pytest
 from kvshm.tools.replay.expanding import expand
 from kvshm.tools.replay.failures import ReplayError
 from kvshm.tools.replay.reading import read_trace
 from kvshm.tools.replay.trace import Trace
+from support.cli import kvshm_cli
 
 REQUESTS = [[0, 1, 2, 3, 4], [0, 1, 5], [], [0, 1, 2, 3, 6, 7, 8, 9, 10]]
 HEADER = {"format": "kvshm-lookups", "version": 1, "block_tokens": 16}
@@ -153,11 +156,33 @@ def test_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_log_that_is_being_written(tmp_path: Path) -> None:
-    """Cut off in its last line; and appended to by an engine that started anew."""
-    path = save(tmp_path / "t", lookups() + lookups())
+    """By writers of which one was killed; cut off in its last line; and two logs in one."""
+    path = save(tmp_path / "t", lookups())
     with open(path, "a") as file:
-        file.write('{"t": 9, "tenant"')
-    assert requests_of(read_trace(path)) == REQUESTS * 2
+        file.write('{"t": 9, "tenant"\n')
+        file.writelines(json.dumps(line) + "\n" for line in lookups())
+        file.write('{"t": 9, "ten')
+    trace = read_trace(path)
+    assert requests_of(trace) == REQUESTS * 2
+    assert (trace.skipped, trace.about()["skipped_lines"]) == (2, 2)
+
+
+def test_what_a_connector_writes(tmp_path: Path) -> None:
+    """Equal keys have equal ids, and nothing else is told of them."""
+    from kvshm.index import TraceWriter
+
+    ident = kvshm.Identity(model="m", weights="w", dtype="b", layout="l", block_tokens=16)
+    keys = ident.keys(range(160))
+    with contextlib.closing(TraceWriter(str(tmp_path / "t"), 16)) as writer:
+        for n in (10, 4, 10):
+            assert writer.add(keys[:n], 16 * n + 3, "me")
+    trace = read_trace(str(tmp_path / "t"))
+    assert trace.block_tokens == 16 and trace.tokens.tolist() == [163, 67, 163]
+    assert trace.unique == 10 and trace.lengths.tolist() == [10, 4, 10]
+    assert requests_of(trace)[0] == requests_of(trace)[2]
+    assert requests_of(trace)[1] == requests_of(trace)[0][:4]
+    done = kvshm_cli("replay", tmp_path / "t", "--blocks", 20, "--json")
+    assert done.json["block_hit_ratio"] == done.json["opt_reference"] == 14 / 24
 
 
 @pytest.mark.parametrize("text, said", [
@@ -169,7 +194,7 @@ def test_a_log_that_is_being_written(tmp_path: Path) -> None:
     ('[1]\n', "line 1: "),
     ('{"format": "else", "version": 1}\n', "line 1: wanted kvshm-lookups of version 1, found"),
     ('{"format": "kvshm-lookups", "version": 2}\n', "version 2"),
-    (json.dumps(HEADER) + '\n{"t": 0, "tenant": 0, "tokens": 1, "ids": "?"}\n', "line 2: "),
+    (json.dumps(HEADER) + '\n{"t": 0, "tenant": 0, "tokens": 1, "ids": "?"}\n', "no requests"),
     (json.dumps(HEADER) + "\n" + json.dumps({**HEADER, "block_tokens": 32}) + "\n",
      "blocks of 32 tokens after some of 16"),
     ('{"timestamp": 0, "input_length": 0, "hash_ids": []}\n', "how large a block is"),

@@ -8,22 +8,20 @@
 """
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from kvshm.index.lookups import parse_lookup
+from kvshm.index.trace_file import FORMAT, VERSION
 
 from .expanding import expand, join
 from .failures import ReplayError
 from .finding import find
 from .opening import lines_of
 from .trace import Ids, Trace, Whole
-
-LOOKUPS, VERSION = "kvshm-lookups", 1
 
 
 class _Columns:
@@ -39,36 +37,46 @@ class _Columns:
         self.counts: list[int] = []
         self.runs: list[int] = []
         self.header: dict[str, Any] | None = None
+        self.skipped = 0  # lines of a look-up log that are not whole
 
-    def take(self, line: dict[str, Any]) -> None:
-        if "format" in line:
-            self._take_header(line)
-        elif self.header is not None:
-            self.tokens.append(line["tokens"])
-            self.seconds.append(line["t"])
-            self.tenants.append(line["tenant"])
-            self.listed.append(np.frombuffer(base64.b64decode(line["ids"], validate=True), "<u8"))
-        else:
-            self.tokens.append(line["input_length"])
-            self.seconds.append(line["timestamp"] / 1000)
-            if "session" in line:
-                self.sessions.append(line["session"])
-            if "runs" in line:
-                pairs = line["runs"]
-                self.runs.append(len(pairs))
-                self.firsts.extend(first for first, _ in pairs)
-                self.counts.extend(n for _, n in pairs)
+    def take(self, text: bytes) -> None:
+        if self.header is None or b'"format"' in text[:64]:
+            line = json.loads(text)
+            if "format" in line:
+                self._take_header(line)
             else:
-                self.listed.append(np.array(line["hash_ids"], np.uint64))
+                self._take_request(line)
+            return
+        found = parse_lookup(text)
+        if found is None:  # whoever wrote it was killed
+            self.skipped += 1
+            return
+        self.tokens.append(found.tokens)
+        self.seconds.append(found.t)
+        self.tenants.append(found.tenant)
+        self.listed.append(found.ids)
+
+    def _take_request(self, line: dict[str, Any]) -> None:
+        if "runs" in line:
+            firsts, counts = zip(*line["runs"], strict=True) if line["runs"] else ((), ())
+            self.runs.append(len(firsts))
+            self.firsts.extend(firsts)
+            self.counts.extend(counts)
+        else:
+            self.listed.append(np.array(line["hash_ids"], np.uint64))
+        self.tokens.append(line["input_length"])
+        self.seconds.append(line["timestamp"] / 1000)
+        if "session" in line:
+            self.sessions.append(line["session"])
 
     def _take_header(self, line: dict[str, Any]) -> None:
-        if line["format"] != LOOKUPS or line.get("version") != VERSION:
-            raise ReplayError(f"wanted {LOOKUPS} of version {VERSION}, found {line['format']!r} "
+        if line["format"] != FORMAT or line.get("version") != VERSION:
+            raise ReplayError(f"wanted {FORMAT} of version {VERSION}, found {line['format']!r} "
                               f"of version {line.get('version')!r}")
         before = self.header
         if before is None and self.tokens:
             raise ReplayError("a header in the midst of the requests")
-        # An engine that starts anew appends to its log, header and all.
+        # Several logs, one after the other.
         if before is not None and before["block_tokens"] != line["block_tokens"]:
             raise ReplayError(f"blocks of {line['block_tokens']} tokens after some of "
                               f"{before['block_tokens']}", "one log for each block size")
@@ -105,7 +113,8 @@ def read_trace(given: str, *, block_tokens: int = 0, every: int = 1, tokens_per_
     seconds = np.array(columns.seconds, np.float64)
     return Trace(name=given, block_tokens=size * every, ids=ids, bounds=bounds,
                  tokens=np.array(columns.tokens, np.int64), seconds=seconds - seconds[0],
-                 sessions=columns.array(columns.sessions), tenants=columns.array(columns.tenants))
+                 sessions=columns.array(columns.sessions),
+                 tenants=columns.array(columns.tenants), skipped=columns.skipped)
 
 
 def _take_lines(columns: _Columns, lines: Iterable[bytes], path: str, requests: int) -> None:
@@ -113,15 +122,10 @@ def _take_lines(columns: _Columns, lines: Iterable[bytes], path: str, requests: 
         if not text.strip():
             continue
         try:
-            columns.take(json.loads(text))
+            columns.take(text)
         except ReplayError as e:
             raise ReplayError(f"{path}: line {number}: {e}", e.remedy) from None
-        except (ValueError, TypeError, KeyError, OverflowError, AttributeError,
-                binascii.Error) as e:
-            if not text.endswith(b"\n") and number > 1:
-                return  # its writer is at it, or was killed there
-            if columns.header is not None and isinstance(e, json.JSONDecodeError):
-                continue  # one of several writers of a log was killed there; the others went on
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as e:
             what = f"{e} is missing" if isinstance(e, KeyError) else str(e)
             raise ReplayError(f"{path}: line {number}: {what}", "wanted Mooncake's format, runs, "
                               "or a look-up log of a connector (docs/replay.md)") from None

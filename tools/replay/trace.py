@@ -26,7 +26,7 @@ class Trace:
     """ids: of all requests, one after the other; request i has ids[bounds[i]:bounds[i + 1]].
 
     tokens: of each request's input. seconds: since the first. sessions, tenants: one number a
-    request, or None where the trace names none.
+    request, or None where the trace names none. skipped: lines that were not whole.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Trace:
     seconds: Real
     sessions: Whole | None = None
     tenants: Whole | None = None
+    skipped: int = 0
 
     @property
     def requests(self) -> int:
@@ -103,4 +104,5 @@ class Trace:
 
     def about(self) -> dict[str, Any]:
         return dict(trace=self.name, requests=self.requests, accesses=self.accesses,
-                    unique_blocks=self.unique, block_tokens=self.block_tokens)
+                    unique_blocks=self.unique, block_tokens=self.block_tokens,
+                    skipped_lines=self.skipped)

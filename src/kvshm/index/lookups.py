@@ -53,7 +53,7 @@ class LookupLog:
         with open(self.path, "rb") as file:
             next(file)
             for line in file:
-                found = _lookup(line)
+                found = parse_lookup(line)
                 if found is not None:
                     yield found
                 elif line.strip():
@@ -68,7 +68,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _lookup(line: bytes) -> Lookup | None:
+def parse_lookup(line: bytes) -> Lookup | None:
+    """One request of such a log; None: the line is no whole one."""
     found = _parsed(line)
     if found is None:
         return None
