@@ -14,13 +14,13 @@ from ..replay.failures import ReplayError
 from ..replay.outcome import Outcome
 from ..replay.progress import Progress
 from ..replay.ratios import Ratios
-from ..replay.reading import read_trace
 from ..replay.references import REFERENCES, members, references
-from ..replay.synthetic import synthetic
-from ..replay.temporary import remove_stale
+from ..replay.temporary import NEW_ARENA, remove_stale
 from ..replay.trace import Trace
 from . import text
 from .failures import FINE, FOUND, USAGE, Failure, from_core
+from .replay_compare import run_comparison
+from .replay_input import about, capacities, only, trace_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,15 +43,18 @@ def _end(number: int, frame: Any) -> NoReturn:
 
 
 def _run(args: argparse.Namespace) -> int:
-    trace = _trace(args)
-    blocks = args.blocks or trace.blocks_of(args.fraction)
+    if args.compare is not None or args.compare_sharing:
+        return run_comparison(args)
+    policy = only(args.policy or [NEW_ARENA], "--policy")
+    trace = trace_of(args)
+    blocks = only(capacities(args, trace, (0.1,)), "--blocks or --fraction")
     with Progress(args.quiet) as progress:
-        progress.stage(args.policy, trace.requests)
+        progress.stage(policy, trace.requests)
         if args.processes > 1 or args.kills:
-            outcome = replay_together(trace, args.policy, blocks, args.processes, args.kills,
+            outcome = replay_together(trace, policy, blocks, args.processes, args.kills,
                                       args.seed, progress.advance)
         else:
-            outcome = replay(trace, args.policy, blocks, progress.advance)
+            outcome = replay(trace, policy, blocks, progress.advance)
         found = {} if args.no_reference else references(trace, blocks, progress)
     if args.json:
         text.print_json(text.document("replay", **trace.about(), **outcome.document(trace),
@@ -59,17 +62,6 @@ def _run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         print(_render(trace, outcome, found, text.wants_color(args.no_color)))
     return FOUND if outcome.broken else FINE
-
-
-def _trace(args: argparse.Namespace) -> Trace:
-    if args.synthetic:
-        if args.trace:
-            raise ReplayError("a TRACE and --synthetic: wanted one of them")
-        return synthetic(args.synthetic, args.seed, args.requests)
-    if not args.trace:
-        raise ReplayError("no TRACE", "give one, or --synthetic chat")
-    return read_trace(args.trace, block_tokens=args.block_tokens, every=args.every,
-                      tokens_per_block=args.tokens_per_block, requests=args.requests)
 
 
 def _render(trace: Trace, outcome: Outcome, found: dict[str, Ratios], color: bool) -> str:
@@ -83,7 +75,7 @@ def _render(trace: Trace, outcome: Outcome, found: dict[str, Ratios], color: boo
              "kills": outcome.kills, "seconds": document["seconds"],
              "broken": "; ".join(outcome.broken) or None}
     return "\n\n".join([
-        text.pairs("trace", {k: text.clean(str(v)) for k, v in trace.about().items()}),
+        about(trace),
         f"# hit ratios in %, {outcome.blocks} blocks\n" + text.table(
             ["POLICY", "BLOCK", "TOKEN", "COMPUTE"], rows, right=["BLOCK", "TOKEN", "COMPUTE"],
             color=color),

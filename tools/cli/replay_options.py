@@ -12,11 +12,13 @@ def replay_options(made: argparse.ArgumentParser) -> None:
     made.add_argument("--synthetic", metavar="KIND", choices=["chat", "agentic", "api"],
                       help="a load made up here in place of a TRACE: chat, agentic or api")
     made.add_argument("--seed", type=_whole, default=0, metavar="N", help="of --synthetic")
-    made.add_argument("--policy", default="lru", metavar="P",
-                      help="what the arena evicts by, a name of kvshm.eviction.PRESETS")
+    made.add_argument("--policy", type=_names, default=[], metavar="P",
+                      help="what the arena evicts by, a name of kvshm.eviction.PRESETS (that of a "
+                      "new arena); several, or all, for --compare: P,P,...")
     size = made.add_mutually_exclusive_group()
-    size.add_argument("--blocks", type=_one_or_more, metavar="N", help="of the arena")
-    size.add_argument("--fraction", type=_fraction, default=0.1, metavar="F",
+    size.add_argument("--blocks", type=_sizes, default=[], metavar="N",
+                      help="of the arena; several for --compare: N,N,...")
+    size.add_argument("--fraction", type=_fractions, default=[], metavar="F",
                       help="blocks as a share of the trace's different ones (0.1)")
     made.add_argument("--requests", type=_one_or_more, default=0, metavar="N",
                       help="only the first N")
@@ -31,6 +33,15 @@ def replay_options(made: argparse.ArgumentParser) -> None:
                       help="so many processes serve it together, dealt round robin")
     made.add_argument("--kills", type=_whole, default=0, metavar="N",
                       help="kill a process N times, each time start another in its place")
+    mode = made.add_mutually_exclusive_group()
+    mode.add_argument("--compare", metavar="FILE", nargs="?", const="",
+                      help="several policies at several capacities; hit ratio over capacity goes "
+                      "to FILE, a .png or .html")
+    mode.add_argument("--compare-sharing", action="store_true",
+                      help="one shared arena against private ones, a part of its blocks each, "
+                      "behind routers")
+    made.add_argument("--engines", type=_sizes, default=[2, 4, 8], metavar="N,N,...",
+                      help="with --compare-sharing: how many share (2,4,8)")
     made.add_argument("--no-reference", action="store_true",
                       help="without exact LRU, ARC and Belady's choice")
 
@@ -54,3 +65,15 @@ def _fraction(text: str) -> float:
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError("wanted more than 0, at most 1")
     return value
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _sizes(text: str) -> list[int]:
+    return [_one_or_more(part) for part in text.split(",")]
+
+
+def _fractions(text: str) -> list[float]:
+    return [_fraction(part) for part in text.split(",")]

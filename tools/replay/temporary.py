@@ -16,6 +16,7 @@ from kvshm.eviction import PRESETS, set_policy
 
 from .failures import ReplayError
 
+NEW_ARENA = "adaptive" if "adaptive" in PRESETS else "clock"  # what a new arena goes by
 PREFIX = "replay-"
 _count = itertools.count()
 
