@@ -49,7 +49,7 @@ struct Ended {
   std::string said;  // report and errors
 };
 
-// Runs the torture with a worker of that end; under a sanitizer there is none.
+// Runs the torture with a worker of that end; a sanitizer would end it in a way of its own.
 Ended torture_with([[maybe_unused]] const std::string& fault) {
   Ended e{-1, ""};
 #ifdef KVSHM_TORTURE
@@ -70,7 +70,7 @@ Ended torture_with([[maybe_unused]] const std::string& fault) {
 #ifdef KVSHM_TORTURE
 #define SKIP_WITHOUT_TORTURE()
 #else
-#define SKIP_WITHOUT_TORTURE() GTEST_SKIP() << "a build with a sanitizer has no torture"
+#define SKIP_WITHOUT_TORTURE() GTEST_SKIP() << "a sanitizer ends a worker in a way of its own"
 #endif
 
 // Reported once, with what it said and the way there: the frames behind the signal's handler.

@@ -22,8 +22,8 @@ Look look(const kvshm::Hot& h) {
   if (!kvshm::is_ready(h.word.load(std::memory_order_acquire))) return l;
   constexpr unsigned kOthers = kvshm::kDuplicate | kvshm::kPrivate | kvshm::kFailed;
   l.primary = !(h.flags.load(std::memory_order_acquire) & kOthers);
-  l.key = h.load_key();
-  std::atomic_thread_fence(std::memory_order_acquire);
+  // acquire on each: none may move behind the second look at the word
+  l.key = {h.key[0].load(std::memory_order_acquire), h.key[1].load(std::memory_order_acquire)};
   if (!kvshm::is_ready(h.word.load(std::memory_order_acquire)) || h.seq.load() != l.seq)
     l.primary = false;
   return l;

@@ -27,6 +27,7 @@ std::atomic<const kvshm_block_record*> table{nullptr};
 std::uint64_t blocks;
 std::uint64_t my_bit;
 thread_local Rng* delays;
+thread_local Track* track;
 thread_local std::uint8_t doing;
 
 // The words themselves: where is my bit? On the way into death, also in a signal handler.
@@ -144,11 +145,15 @@ void Death::attached(kvshm_arena* a) {
 
 void Death::arm() { left.store(record->plan.count, kRelaxed); }
 
-void Death::thread(std::uint64_t seed) { delays = new Rng(seed); }
+void Death::thread(unsigned number, std::uint64_t seed) {
+  track = &record->tracks[number];
+  delays = new Rng(seed);
+}
 
 void Death::operation(std::uint8_t op) {
   doing = op;
   record->op.store(op, kRelaxed);
+  track->op.store(op, kRelaxed);
   shared->runs[op % 64].fetch_add(1, kRelaxed);
 }
 

@@ -31,7 +31,7 @@ bool Hand::check(const kvshm_handle& h, const block_key& key, const char* when) 
               "%u (mine: %llx; in %s)",
               when, h.id, (unsigned long long)h.seq, b.state, (unsigned long long)b.seq,
               (unsigned long long)b.holders, b.own_holds, (unsigned long long)bit,
-              op_name(record.op.load()));
+              op_name(record.tracks[thread].op.load()));
     return false;
   }
   const std::int64_t at = wrong_word(kvshm_block_data(a, h.id), shape.block_bytes, key, h.seq);
@@ -57,9 +57,10 @@ bool Hand::expect(std::int64_t rc, std::initializer_list<int> also, const char* 
 }
 
 void Hand::note(std::uint32_t what, const kvshm_handle& h, std::int64_t rc) {
-  const std::uint32_t n = record.lines.fetch_add(1, std::memory_order_relaxed);
-  record.log[n % kLogLines] = {h.seq, h.id, what, std::int32_t(rc),
-                               record.op.load(std::memory_order_relaxed)};
+  Track& t = record.tracks[thread];
+  const std::uint32_t n = t.lines.fetch_add(1, std::memory_order_relaxed);
+  t.log[n % kLogLines] = {h.seq, h.id, what, std::int32_t(rc),
+                          t.op.load(std::memory_order_relaxed)};
 }
 
 void Hand::transfer(const Fill& f, std::uint32_t part) {

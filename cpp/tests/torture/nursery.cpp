@@ -32,7 +32,7 @@ void Nursery::start(unsigned place, const Plan& plan, const Shape& shape, const 
   r.step = kNoStep;
   r.op = kOpening;
   r.way = std::uint8_t(Way::kOutside);
-  r.lines = 0;
+  for (Track& t : r.tracks) t.op = kOpening, t.lines = 0;
   last_words_.clear(place);
   const pid_t parent = getpid(), pid = fork();
   if (pid < 0) throw std::runtime_error("cannot fork");
@@ -51,9 +51,11 @@ void Nursery::count(unsigned place, int status) {
   const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   const std::string said = last_words_.of(place);
   if ((!in_order && !killed) || !said.empty()) {
-    violation(shared_, "a worker of %u thread(s) ended with %s %d in %s: %s", r.plan.threads,
+    std::string ops = op_name(r.tracks[0].op);  // which thread it was stands in what it said
+    if (r.plan.threads > 1) ops += std::string(" beside ") + op_name(r.tracks[1].op);
+    violation(shared_, "a worker ended with %s %d in %s: %s",
               WIFSIGNALED(status) ? "signal" : "status",
-              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), op_name(r.op),
+              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), ops.c_str(),
               said.empty() ? "it said nothing" : said.substr(0, said.find('\n')).c_str());
     if (!said.empty()) words.push_back(said);
     return;

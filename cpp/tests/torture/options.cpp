@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "shared.hpp"
+
 namespace torture {
 namespace {
 
@@ -15,6 +17,7 @@ constexpr char kUsage[] =
     "  --seconds N        or after so many seconds (no limit)\n"
     "  --seed N           of all choices; scheduling is not repeated (from the clock)\n"
     "  --workers N        processes at once, 1 to 32 (8)\n"
+    "  --threads N        of each worker, 1 or 2 (two in every tenth)\n"
     "  --round-kills N    deaths between two checks of the whole arena (120)\n"
     "  --shape NAME       one shape of arena, not all in turn\n"
     "  --control NAME     switch a wrong step on: violations must then be found\n"
@@ -64,6 +67,8 @@ Options read_options(int argc, char** argv) {
       o.seed = std::strtoull(value(), nullptr, 0);
     } else if (is("--workers")) {
       o.workers = unsigned(number(value(), name, 1, 32));
+    } else if (is("--threads")) {
+      o.threads = unsigned(number(value(), name, 1, kMaxThreads));
     } else if (is("--round-kills")) {
       o.round_kills = unsigned(number(value(), name, 1, 1e6));
     } else if (is("--shape")) {

@@ -10,6 +10,7 @@ struct Options {
   double seconds = 0;          // or so many seconds are over; 0 = no limit
   std::uint64_t seed = 0;      // 0 = from the clock
   unsigned workers = 8;        // at once
+  unsigned threads = 0;        // of each worker; 0 = one, and two in every tenth
   unsigned round_kills = 120;  // deaths between two checks of the whole arena
   std::string control;         // a wrong step of the protocol, switched on
   std::string fault;           // of kFaults: how a worker ends, to see it reported

@@ -76,6 +76,7 @@ Plan Planner::next(const Shape& shape, const Deaths& deaths, bool fresh) {
   p.jitter = rng_.percent(30) ? 0 : rng_.percent(50) ? 4 : 25;
   if (shape.blocks > 256 && p.jitter) p.jitter = 1;  // there one call has many thousand steps
   p.threads = rng_.percent(10) ? 2 : 1;
+  if (options_.threads) p.threads = std::uint8_t(options_.threads);
   p.helper = rng_.percent(5);
   p.fault = std::uint8_t(fault_named(options_.fault));
   if (p.fault) {  // no other end comes before it; who goes on after it ends in order

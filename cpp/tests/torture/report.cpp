@@ -58,13 +58,16 @@ std::vector<std::string> lines_of(const std::string& text) {
 void tell_last(const Shared& s, unsigned workers) {
   for (unsigned w = 0; w < workers; w++) {
     const Record& r = s.workers[w];
-    const std::uint32_t n = r.lines.load(), first = n > kLogLines ? n - kLogLines : 0;
-    std::fprintf(stderr, "worker %u, slot %u, seed %llu, %u thread(s), in %s:\n", w, r.slot.load(),
-                 (unsigned long long)r.plan.seed, r.plan.threads, op_name(r.op));
-    for (std::uint32_t i = first; i < n; i++) {
-      const LogLine& l = r.log[i % kLogLines];
-      std::fprintf(stderr, "  %-18s %3u  block %u, life %llu: %d\n", op_name(l.op), l.what, l.id,
-                   (unsigned long long)l.seq, l.rc);
+    for (unsigned thread = 0; thread < r.plan.threads; thread++) {
+      const Track& t = r.tracks[thread];
+      const std::uint32_t n = t.lines.load(), first = n > kLogLines ? n - kLogLines : 0;
+      std::fprintf(stderr, "worker %u, thread %u, slot %u, seed %llu, in %s:\n", w, thread,
+                   r.slot.load(), (unsigned long long)r.plan.seed, op_name(t.op));
+      for (std::uint32_t i = first; i < n; i++) {
+        const LogLine& l = t.log[i % kLogLines];
+        std::fprintf(stderr, "  %-18s %3u  block %u, life %llu: %d\n", op_name(l.op), l.what, l.id,
+                     (unsigned long long)l.seq, l.rc);
+      }
     }
   }
 }

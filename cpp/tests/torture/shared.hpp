@@ -87,15 +87,20 @@ constexpr std::uint32_t transfer_block(std::uint64_t t) { return std::uint32_t(t
 constexpr std::uint32_t transfer_part(std::uint64_t t) { return t >> 32 & 0xffff; }
 constexpr std::uint32_t transfer_parts(std::uint64_t t) { return std::uint32_t(t >> 48); }
 
+struct Track {  // of one thread: what it does, and did last
+  std::atomic<std::uint8_t> op;
+  std::atomic<std::uint32_t> lines;
+  LogLine log[kLogLines];
+};
+
 struct alignas(64) Record {                       // of a worker's place; lives follow one another
   Plan plan;                                      // of one life at a time
   std::atomic<std::uint32_t> acked[kMaxThreads];  // the pause that each thread is in
   std::atomic<std::uint64_t> transfers[kMaxThreads];  // the slice that a thread writes; 0 = none
   std::atomic<std::uint32_t> states, slot;
   std::atomic<std::uint16_t> step;
-  std::atomic<std::uint8_t> op, way;
-  std::atomic<std::uint32_t> lines;
-  LogLine log[kLogLines];
+  std::atomic<std::uint8_t> op, way;  // the operation begun last, by whichever thread
+  Track tracks[kMaxThreads];
   std::atomic<std::uint64_t> tallies[kTallies];
 };
 

@@ -31,7 +31,7 @@ void* second_thread(void* hand) {
   sigaddset(&alarm, SIGALRM);
   pthread_sigmask(SIG_BLOCK, &alarm, nullptr);  // the first thread knows whether it may die
   Hand& w = *static_cast<Hand*>(hand);
-  Death::thread(w.record.plan.seed + 2);
+  Death::thread(w.thread, w.record.plan.seed + 2);
   spare_stack(w.thread);
   w.work();
   return nullptr;
@@ -104,7 +104,7 @@ void live(Shared& shared, Record& record, const Shape& shape, const std::string&
   Hand first(shared, record, shape, name, seed, 0),
       second(shared, record, shape, name, seed + 1, 1);
   Death::prepare(shared, record);
-  Death::thread(seed + 3);
+  Death::thread(0, seed + 3);
   Death::operation(kOpening);
   if (record.plan.before_open) Death::arm();
   if (record.plan.removes) {
