@@ -63,6 +63,9 @@ def test_sessions_and_tenants(tmp_path: Path) -> None:
     with_sessions = read_trace(save(tmp_path / "r", runs()))
     assert with_sessions.sessions is not None and with_sessions.tenants is None
     assert with_sessions.sessions.tolist() == [0, 1, 0, 1]
+    named = [dict(line, session=["b", "a"][i % 2]) for i, line in enumerate(runs())]
+    with_names = read_trace(save(tmp_path / "n", named))
+    assert with_names.sessions is not None and with_names.sessions.tolist() == [0, 1, 0, 1]
     with_tenants = read_trace(save(tmp_path / "l", lookups()))
     assert with_tenants.tenants is not None and with_tenants.sessions is None
     assert with_tenants.tenants.tolist() == [3, 3, 3, 3]
@@ -198,6 +201,9 @@ def test_what_a_connector_writes(tmp_path: Path) -> None:
     (json.dumps(HEADER) + "\n" + json.dumps({**HEADER, "block_tokens": 32}) + "\n",
      "blocks of 32 tokens after some of 16"),
     ('{"timestamp": 0, "input_length": 0, "hash_ids": []}\n', "how large a block is"),
+    ('{"timestamp": 0, "input_length": 9, "runs": [[0, 5], [9, -4]]}\n', "less than nothing"),
+    ('{"timestamp": 0, "input_length": 9, "runs": [["a", 5]]}\n', "numbers of its requests: "),
+    ('{"timestamp": 0, "input_length": 9, "runs": [[1, 2, 3]]}\n', "line 1: "),
 ])
 def test_what_is_no_trace(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "t"

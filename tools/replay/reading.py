@@ -30,7 +30,7 @@ class _Columns:
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.seconds: list[float] = []
-        self.sessions: list[int] = []
+        self.sessions: list[Any] = []
         self.tenants: list[int] = []
         self.listed: list[Ids] = []  # of requests with ids; those with runs:
         self.firsts: list[int] = []
@@ -82,9 +82,23 @@ class _Columns:
                               f"{before['block_tokens']}", "one log for each block size")
         self.header = line
 
-    def array(self, values: list[int]) -> Whole | None:
-        """None where not every request has one."""
-        return np.array(values, np.int64) if values and len(values) == len(self.tokens) else None
+    def whole(self, values: list[Any]) -> Whole | None:
+        """None where not every request has one. Names are numbered as they appear."""
+        if not values or len(values) != len(self.tokens):
+            return None
+        if not all(isinstance(value, int) for value in values):
+            number = {value: i for i, value in enumerate(dict.fromkeys(values))}
+            values = [number[value] for value in values]
+        return np.array(values, np.int64)
+
+    def blocks(self, every: int) -> tuple[Ids, Whole]:
+        if self.listed:
+            return join(self.listed, every)
+        counts = np.array(self.counts, np.int64)
+        if counts.min(initial=0) < 0:
+            raise ValueError("a run of less than nothing")
+        return expand(np.array(self.firsts, np.uint64), counts, np.array(self.runs, np.int64),
+                      every)
 
 
 def read_trace(given: str, *, block_tokens: int = 0, every: int = 1, tokens_per_block: int = 0,
@@ -104,17 +118,15 @@ def read_trace(given: str, *, block_tokens: int = 0, every: int = 1, tokens_per_
         raise ReplayError(f"{path}: hash_ids and runs in one trace")
     size = _block_tokens(columns, block_tokens, path)
     every = _every(size, every, tokens_per_block)
-    if columns.listed:
-        ids, bounds = join(columns.listed, every)
-    else:
-        ids, bounds = expand(np.array(columns.firsts, np.uint64),
-                             np.array(columns.counts, np.int64),
-                             np.array(columns.runs, np.int64), every)
-    seconds = np.array(columns.seconds, np.float64)
-    return Trace(name=given, block_tokens=size * every, ids=ids, bounds=bounds,
-                 tokens=np.array(columns.tokens, np.int64), seconds=seconds - seconds[0],
-                 sessions=columns.array(columns.sessions),
-                 tenants=columns.array(columns.tenants), skipped=columns.skipped)
+    try:
+        ids, bounds = columns.blocks(every)
+        seconds = np.array(columns.seconds, np.float64)
+        return Trace(name=given, block_tokens=size * every, ids=ids, bounds=bounds,
+                     tokens=np.array(columns.tokens, np.int64), seconds=seconds - seconds[0],
+                     sessions=columns.whole(columns.sessions),
+                     tenants=columns.whole(columns.tenants), skipped=columns.skipped)
+    except (ValueError, TypeError, OverflowError) as e:
+        raise ReplayError(f"{path}: numbers of its requests: {e}") from None
 
 
 def _take_lines(columns: _Columns, lines: Iterable[bytes], path: str, requests: int) -> None:

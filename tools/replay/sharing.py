@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One shared arena against private ones, a part of its blocks each, behind a router.
 
-Routers: round robin; sticky, a session stays where it began; and prefix-aware, which sends a
+Routers: round robin; sticky, a session stays where its hash says; and prefix-aware, which sends a
 request where the longest prefix is, minus half of what that engine's recent load is above the mean.
 """
 from __future__ import annotations
@@ -65,12 +65,12 @@ def _round_robin(trace: Trace, policy: str, blocks: int, engines: int, tick: Tic
 
 
 def _sticky(trace: Trace, policy: str, blocks: int, engines: int, tick: Tick) -> Hits:
-    """Sessions go to the engines in turn, in the order in which they begin."""
+    """By a hash of the session: the top of its number times 2^32 / golden ratio, so that sessions
+    that begin one after the other spread."""
     assert trace.sessions is not None
-    _, first, number = np.unique(trace.sessions, return_index=True, return_inverse=True)
-    began = np.empty(len(first), np.int64)
-    began[np.argsort(first)] = np.arange(len(first))
-    return _dealt(trace, policy, blocks, began[number] % engines, tick)
+    spread = trace.sessions.astype(np.uint64) * np.uint64(2654435761) % np.uint64(1 << 32)
+    return _dealt(trace, policy, blocks, (spread * np.uint64(engines) >> np.uint64(32)).astype(
+        np.int64), tick)
 
 
 def _dealt(trace: Trace, policy: str, blocks: int, engine: Whole, tick: Tick) -> Hits:
