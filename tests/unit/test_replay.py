@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import kvshm
 import numpy as np
 import pytest
@@ -16,13 +18,15 @@ from kvshm.eviction import PRESETS, set_policy
 from kvshm.eviction.exact import exact_lru
 from kvshm.eviction.serving import prefix, serve
 from kvshm.tools.replay import temporary
-from kvshm.tools.replay.drive import pieces, replay
+from kvshm.tools.replay.controller import step_of
+from kvshm.tools.replay.drive import pieces, replay, serve_all
 from kvshm.tools.replay.keys import keys_of
 from kvshm.tools.replay.synthetic import KINDS, synthetic
 from support import shm_dir
 from support.cli import kvshm_cli, spawn_cli
 from support.traces import recorded
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/replay.schema.json").read_text())
 Make = Callable[..., kvshm.Arena]
 
 
@@ -97,6 +101,20 @@ def test_no_room_is_counted(make_arena: Make) -> None:
         held.abort()
 
 
+def test_blocks_are_their_tenant_s(make_arena: Make) -> None:
+    arena, hits = make_arena(8, 0), np.zeros(3, np.int32)
+    keys = keys_of(np.arange(6, dtype=np.uint64))
+    bounds = np.array([0, 2, 4, 6])
+    serve(arena, keys, bounds, hits, np.array([0, 3, 1]))
+    with arena.scan(keys) as found:
+        assert [arena.block(i).tenant for i in found.ids] == [0, 0, 3, 3, 1, 1]
+    for wrong in (np.array([0, 1]), np.array([0, -1, 1]), np.array([0, 2**40, 1])):
+        arena.clear()
+        with pytest.raises(kvshm.InvalidArgument):
+            serve(arena, keys, bounds, hits, wrong)
+        assert arena.stats().blocks_held == arena.stats().blocks_filling == 0
+
+
 def test_keys_differ() -> None:
     ids = np.concatenate([np.arange(100_000, dtype=np.uint64), ~np.arange(5, dtype=np.uint64),
                           np.array([0x61C8864680B583EB, 0xC3910C8D016B07D6], np.uint64)])
@@ -109,6 +127,19 @@ def test_pieces() -> None:
     bounds = np.array([0, 3, 3, 10, 11, 12, 40], np.int64)
     assert list(pieces(bounds, 4)) == [(0, 2), (2, 3), (3, 5), (5, 6)]
     assert list(pieces(np.array([0]), 4)) == []
+
+
+def test_the_controller_takes_a_step_now_and_then(make_arena: Make,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    arena, trace, steps = make_arena(500, 0), synthetic("agentic", 1, 300), []
+    monkeypatch.setitem(sys.modules, "kvshm.eviction.adaptive",
+                        types.SimpleNamespace(step=steps.append))
+    assert step_of("lru") is None
+    step = step_of("adaptive")
+    assert step is not None
+    serve_all(arena, trace, np.zeros(300, np.int32), step, lambda requests: None)
+    assert set(steps) == {arena}
+    assert trace.accesses / 2048 <= len(steps) < 1.2 * trace.accesses / 2048 + 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,6 +194,7 @@ def test_json() -> None:
                      "lru", "--blocks", 300, "--json", "-q")
     assert done.code == 0, done.err
     found = done.json
+    jsonschema.validate(found, SCHEMA)
     assert (found["kind"], found["policy"], found["blocks"], found["requests"]) == (
         "replay", "lru", 300, 500)
     for name in ("block_hit_ratio", "token_hit_ratio", "compute_hit_ratio", "lru_reference",
@@ -180,6 +212,7 @@ def test_text_and_no_reference() -> None:
     assert done.code == 0 and "Belady" in done.out and "exact LRU" in done.out
     assert "Belady" not in kvshm_cli(*argv, "--no-reference").out
     bare = kvshm_cli(*argv, "--no-reference", "--json").json
+    jsonschema.validate(bare, SCHEMA)
     assert bare["lru_reference"] is None and bare["references"] == {}
 
 

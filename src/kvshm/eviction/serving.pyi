@@ -11,5 +11,6 @@ def serve(
     keys: npt.NDArray[np.uint8],
     bounds: npt.NDArray[np.int64],
     hits: npt.NDArray[np.int32],
+    tenants: npt.NDArray[np.int64] | None = None,
 ) -> int: ...
 def prefix(arena: Attachment, keys: Any) -> int: ...

@@ -105,15 +105,17 @@ cdef int64_t _serve(kvshm_arena *a, const kvshm_key *keys, uint32_t n,
     return hits if rc >= 0 else rc
 
 
-def serve(Attachment arena not None, keys, bounds, hits):
+def serve(Attachment arena not None, keys, bounds, hits, tenants=None):
     """Serve requests in order; returns how many blocks were not stored for want of room.
 
     keys: (n, 16) uint8; request i has keys[bounds[i]:bounds[i + 1]] (int64). hits: int32, one a
-    request, is set to the length of its cached prefix. A request longer than the arena is cut.
+    request, is set to the length of its cached prefix. tenants: int64, whose each request is;
+    None: nobody's. A request longer than the arena is cut.
     Errors of the arena are raised; the requests before are served, and nothing is held.
     """
     cdef Keys c_keys = as_keys(keys)
-    cdef Bytes c_bounds, c_hits
+    cdef Bytes c_bounds, c_hits, c_tenants
+    cdef const int64_t *whose = NULL
     cdef const int64_t *at
     cdef int32_t *out
     cdef int64_t requests = len(bounds) - 1
@@ -130,6 +132,12 @@ def serve(Attachment arena not None, keys, bounds, hits):
     lengths = np.diff(bounds)
     if lengths.min() < 0 or bounds[0] < 0 or bounds[-1] > c_keys.n:
         raise InvalidArgument(f"serve: bounds: expected to rise within 0 to {c_keys.n}")
+    if tenants is not None:
+        if tenants.dtype != np.int64 or len(tenants) != requests or tenants.min() < 0:
+            raise InvalidArgument(f"serve: tenants: expected {requests} int64 of 0 or more, got "
+                                  f"{len(tenants)} {tenants.dtype}")
+        c_tenants = as_bytes(np.minimum(tenants, 1 << 20), False)  # what is no row is refused
+        whose = <const int64_t *>c_tenants.ptr
     c_bounds = as_bytes(bounds, False)
     c_hits = as_bytes(hits, True)
     at = <const int64_t *>c_bounds.ptr
@@ -146,6 +154,8 @@ def serve(Attachment arena not None, keys, bounds, hits):
         with nogil:
             for i in range(requests):
                 n = min(at[i + 1] - at[i], most)
+                if whose is not NULL:
+                    options.tenant = <uint32_t>whose[i]
                 rc = 0 if n == 0 else _serve(arena.ptr, c_keys.ptr + at[i], <uint32_t>n, &options,
                                              &s)
                 if rc < 0:
