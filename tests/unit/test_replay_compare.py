@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kvshm replay --compare` and `--compare-sharing`."""
+import json
 import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 from kvshm.eviction.exact import exact_lru
@@ -16,6 +18,7 @@ from kvshm.tools.replay.trace import Trace
 from support.cli import kvshm_cli
 from support.traces import recorded
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/replay.schema.json").read_text())
 LOAD = ["replay", "--synthetic", "chat", "--requests", 500]
 
 
@@ -29,6 +32,7 @@ def test_policies_and_references_at_several_capacities() -> None:
     done = kvshm_cli(*LOAD, "--compare", "--policy", "lru,clock", "--fraction", "0.05,0.2",
                      "--json")
     assert done.code == 0, done.err
+    jsonschema.validate(done.json, SCHEMA)
     points = done.json["points"]
     assert [(p["policy"], p["reference"]) for p in points[:5]] == [
         ("lru", False), ("clock", False), ("exact LRU", True), ("ARC", True), ("Belady", True)]
@@ -122,6 +126,7 @@ def test_private_arenas_are_exact_lru_of_their_requests() -> None:
 def test_sharing_command() -> None:
     done = kvshm_cli(*LOAD, "--compare-sharing", "--policy", "lru", "--engines", "2,4", "--json")
     assert done.code == 0, done.err
+    jsonschema.validate(done.json, SCHEMA)
     found = done.json["comparisons"]
     assert [(c["engines"], c["routing"]) for c in found] == [
         (1, "shared"), (2, "round-robin"), (2, "prefix-aware"), (2, "sticky"),
