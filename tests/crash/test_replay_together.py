@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several real processes replay one trace together, and some are killed in the midst of it."""
 import os
+import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +11,25 @@ from kvshm.tools.replay.drive import replay
 from kvshm.tools.replay.failures import ReplayError
 from kvshm.tools.replay.synthetic import synthetic
 from support import shm_dir
-from support.cli import kvshm_cli
+from support.arenas import eventually
+from support.cli import kvshm_cli, spawn_cli
 from support.traces import recorded
 
 
-def leavings() -> list[str]:
-    return [p.name for p in shm_dir.glob(f"kvshm.replay-{os.getpid()}-*")]
+def leavings(pid: int = 0) -> list[str]:
+    return [p.name for p in shm_dir.glob(f"kvshm.replay-{pid or os.getpid()}-*")]
+
+
+def children(pid: int) -> list[int]:
+    return [int(n) for task in Path(f"/proc/{pid}/task").iterdir()
+            for n in (task / "children").read_text().split()]
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("processes", [2, 4])
@@ -70,3 +85,19 @@ def test_nobody_is_left_waiting_when_there_is_little_to_do() -> None:
     trace = synthetic("chat", 1, 3)
     found = replay_together(trace, "lru", 500, 5)
     assert np.array_equal(found.hits, replay(trace, "lru", 500).hits)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_workers_end_with_the_command(number: int) -> None:
+    one = spawn_cli("replay", "--synthetic", "chat", "--requests", 30_000, "--policy", "lru",
+                    "--processes", 3, "--no-reference")
+    assert eventually(lambda: bool(leavings(one.pid)) and len(children(one.pid)) == 3, 60)
+    crew = children(one.pid)
+    one.send_signal(number)
+    one.communicate(timeout=30)
+    # Without their parent they finish their share, or notice that it has gone.
+    assert eventually(lambda: not any(map(lives, crew)), 60)
+    if number == signal.SIGKILL:
+        assert kvshm_cli("replay", "--synthetic", "api", "--requests", 20, "-q").code == 0
+    assert not leavings(one.pid)

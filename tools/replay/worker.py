@@ -33,8 +33,8 @@ def work(arena: kvshm.Arena, policy: str, board: Board, index: int, parent: int)
                                       board.bounds[number:number + 2] - start,
                                       board.hits[number:number + 1])
         board.done[index] += 1
-        since += (end - start) * workers
-        if step and since >= ACCESSES and number % workers == index:
+        since += end - start
+        if step and since >= ACCESSES:
             step(arena)
             since = 0
 
