@@ -22,7 +22,7 @@
  *  8 Death     Whatever a process holds is given back after its death without its help.
  *  9 Noise     The library prints nothing and never ends the process; see kvshm_set_log().
  *
- * It includes its further parts (kvshm_device.h, kvshm_pages.h) at its end: a program includes this file alone.
+ * It includes its further parts (kvshm_device.h, kvshm_limits.h, kvshm_pages.h) at its end: a program includes this file alone.
  */
 #ifndef KVSHM_H
 #define KVSHM_H
@@ -71,7 +71,9 @@ enum {
   KVSHM_EUNSUPPORTED,    /* this host cannot do what was required (pinning, huge pages, locks) */
   KVSHM_EINUSE,          /* processes are attached: refused */
   KVSHM_ECANCELED,       /* kvshm_cancel_waits() ended, or forbids, this wait */
-  KVSHM_EQUOTA           /* this process would hold more blocks than the quota it was opened with */
+  KVSHM_EQUOTA,   /* over the quota of this process, or of the tenant, whose blocks are all held */
+  KVSHM_EPINNED,  /* as many blocks as may be have priority 100 (kvshm_set_pin_budget) */
+  KVSHM_ETOOLARGE /* more blocks than the arena has, or the tenant's quota allows: never fits */
 };
 
 typedef struct kvshm_arena kvshm_arena;
@@ -247,8 +249,13 @@ typedef struct kvshm_fill_options {
   uint32_t tenant;     /* row of the tenant table */
   uint32_t zero;
   kvshm_handle parent; /* of the first block, held by the caller; {0} = a root */
+  /* Counted from the allocation, in tenths of a second; 0 = for good. After ttl_ms a block is a
+   * miss for everybody, and the first to go; who holds it keeps it. After priority_ms its priority
+   * is the default again. */
+  uint64_t ttl_ms, priority_ms;
 } kvshm_fill_options;
-#define KVSHM_FILL_OPTIONS_INIT {sizeof(kvshm_fill_options), 0, 1, 0, 0, 0, 0, {0, KVSHM_NONE, 0}}
+#define KVSHM_FILL_OPTIONS_INIT \
+  {sizeof(kvshm_fill_options), 0, 1, 0, 0, 0, 0, {0, KVSHM_NONE, 0}, 0, 0}
 
 typedef struct kvshm_evicted { /* keys that an allocation pushed out */
   size_t size;
@@ -262,7 +269,8 @@ enum {                         /* what became of each key at allocate (announced
        KVSHM_ST_ANNOUNCED = 1, /* others can find and await it */
        KVSHM_ST_EXISTS = 2,    /* another block of this key is READY: match it, or fill privately */
        KVSHM_ST_PENDING = 3,   /* another process is filling it: wait, or fill privately */
-       KVSHM_ST_FULL = 4,      /* no index entry free: will stay private */
+       KVSHM_ST_FULL = 4,      /* no index entry to be had (none free, or a held block whose time
+                                * to live is over has it): will stay private */
        KVSHM_ST_PRIMARY = 5,   /* registered, indexed */
        KVSHM_ST_DUPLICATE = 6, /* registered beside the present block */
        KVSHM_ST_PRESENT = 7, /* policy reject: mine was closed, the present block is held instead */
@@ -274,7 +282,8 @@ enum {                         /* what became of each key at allocate (announced
  * them to register). status: n entries or NULL. evicted may be NULL. -KVSHM_ENOSPACE: nothing
  * changed. -ETIMEDOUT: waited for space in vain, or for a thread of this process that was stopped
  * in the midst of one of these blocks (a second, without a limit of its own). -KVSHM_ECANCELED.
- * Never more than `blocks` of the arena: -EINVAL. */
+ * -KVSHM_EQUOTA, -KVSHM_EPINNED, -KVSHM_ETOOLARGE (at once, nothing evicted). kvshm_last_refusal()
+ * has the reason. */
 KVSHM_API int kvshm_allocate(kvshm_arena *a, uint32_t n, const kvshm_key *keys,
                              const kvshm_fill_options *opts, kvshm_handle *out, uint8_t *status,
                              kvshm_evicted *evicted);
@@ -398,8 +407,11 @@ KVSHM_API int kvshm_pin(kvshm_arena *a, const kvshm_handle *h, uint32_t n, uint6
 /* Closed at the last release (on) or kept (off); the last writer wins; needs a hold. Never off for
  * a duplicate or private block: 0, nothing changes. */
 KVSHM_API int kvshm_set_no_cache(kvshm_arena *a, kvshm_handle h, int on);
-/* 0-100; 100 is never evicted; needs a hold. */
+/* 0-100; 100 is never evicted (-KVSHM_EPINNED: over the budget of pins); needs a hold. For good, or
+ * for `ms`, after which the default of 50 returns. */
 KVSHM_API int kvshm_set_priority(kvshm_arena *a, kvshm_handle h, uint32_t priority);
+KVSHM_API int kvshm_set_priority_for(kvshm_arena *a, kvshm_handle h, uint32_t priority,
+                                     uint64_t ms);
 /* Until the fill is READY (0), over without it (-ENOENT), -ETIMEDOUT or -KVSHM_ECANCELED. Reaps
  * dead fillers. */
 KVSHM_API int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms);
@@ -519,7 +531,12 @@ KVSHM_API int kvshm_tick(kvshm_arena *a);
   X(device_undone_total, "pieces unregistered, or gone with their device")               \
   X(device_stuck_total, "pieces that a device would not unregister")                     \
   X(foreign_attaches_total, "processes refused because they came with another identity") \
-  X(quota_refused_total, "blocks refused because of the caller's own quota")
+  X(quota_refused_total, "blocks refused because of the caller's own quota")             \
+  X(refused_held_total, "allocations refused: the blocks are held or being filled")      \
+  X(refused_pinned_total, "allocations and pins refused because of pinned blocks")       \
+  X(refused_quota_total, "allocations refused by a quota, of the process or a tenant")   \
+  X(refused_size_total, "allocations refused that could never fit")                      \
+  X(refused_no_free_total, "allocations refused that were not to evict")
 
 #define KVSHM_STAT_MEMBER(name, text) uint64_t name;
 typedef struct kvshm_stats {
@@ -539,7 +556,13 @@ enum {
   KVSHM_EVICTING = 3,
   KVSHM_READY_LAST = 6
 };
-enum { KVSHM_F_DUPLICATE = 1, KVSHM_F_ANNOUNCED = 2, KVSHM_F_FAILED = 4, KVSHM_F_PRIVATE = 8 };
+enum {
+  KVSHM_F_DUPLICATE = 1,
+  KVSHM_F_ANNOUNCED = 2,
+  KVSHM_F_FAILED = 4,
+  KVSHM_F_PRIVATE = 8,
+  KVSHM_F_MORTAL = 128 /* has a time to live */
+};
 
 typedef struct kvshm_block_info { /* a snapshot; fields are not mutually consistent */
   size_t size;
@@ -547,9 +570,12 @@ typedef struct kvshm_block_info { /* a snapshot; fields are not mutually consist
   uint64_t seq, holders; /* holders: one bit a slot */
   uint32_t state, flags, parent, child, primary, depth, stamp, frequency;
   uint32_t parts, begun, arrived, priority, tenant, own_holds; /* own_holds: of this process */
+  /* ms left of its time to live, and of its priority; 0 = over, KVSHM_FOR_GOOD = has no end */
+  uint64_t ttl_ms, priority_ms;
 } kvshm_block_info;
+#define KVSHM_FOR_GOOD UINT64_MAX
 #define KVSHM_BLOCK_INFO_INIT \
-  {sizeof(kvshm_block_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+  {sizeof(kvshm_block_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 KVSHM_API int kvshm_get_block(kvshm_arena *a, uint32_t id, kvshm_block_info *out);
 
 typedef struct kvshm_process { /* a slot */
@@ -587,7 +613,7 @@ typedef struct kvshm_block_record {
   uint64_t seq;
   uint32_t fut, stamp, parent, parent_check, child, sibling;
   uint16_t tenant;
-  uint8_t flags, priority;
+  uint8_t flags, priority; /* priority: 0-100, and 128 more while it is for a while only */
   uint32_t freq_depth;
 } kvshm_block_record;
 /* All records of the arena; valid until close. */
@@ -630,6 +656,7 @@ KVSHM_API int kvshm_resign(kvshm_arena *a, uint32_t post);
 #endif
 
 #include "kvshm_device.h" /* registration with a device */
+#include "kvshm_limits.h" /* tenants: quotas and shares; the budget of pins */
 #include "kvshm_pages.h"  /* copies between an engine's paged KV tensors and blocks */
 
 #endif

@@ -24,11 +24,19 @@ struct Kept {  // a cached leaf seen by the last eviction: a candidate for the n
   std::uint32_t id, stamp;
 };
 
+struct OwnKept {  // the same of one tenant, the next to go at the end
+  static constexpr unsigned kRoom = 64;
+  std::uint32_t tenant = 0;
+  unsigned n = 0;
+  Kept list[kRoom];
+};
+
 struct Evictor {  // under `mutex`; all of it are hints
   std::mutex mutex;
   std::uint64_t hand = 0;
   Kept kept[8];
   unsigned nkept = 0;
+  OwnKept own;
 };
 
 class Pin;
@@ -47,6 +55,7 @@ struct Arena {
   std::atomic<std::uint64_t>* my_regions = nullptr;
   Mark* marks = nullptr;
   Ghost* ghosts = nullptr;
+  Tenant* tenants = nullptr;
   std::byte* data = nullptr;
   std::uint32_t nblocks = 0;
   std::uint64_t block_bytes = 0, nbuckets = 0;

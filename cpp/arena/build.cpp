@@ -81,6 +81,7 @@ int bind_sections(Arena& a) {
   a.summary = reinterpret_cast<std::atomic<std::uint64_t>*>(a.base + g.summary_off);
   a.marks = reinterpret_cast<Mark*>(a.base + g.marks_off);
   a.ghosts = reinterpret_cast<Ghost*>(a.base + g.ghost_off);
+  a.tenants = reinterpret_cast<Tenant*>(a.base + g.tenants_off);
   a.data = a.base + g.data_off;
   a.nblocks = std::uint32_t(g.blocks);
   a.block_bytes = g.block_bytes;

@@ -5,9 +5,11 @@
 
 #include "arena/attach.hpp"
 #include "arena/slots.hpp"
+#include "blocks/tenants.hpp"
 
 namespace kvshm {
 namespace {
+constexpr std::uint32_t kRecountMs = 60000;  // hints that nobody's death has put off
 
 void* run(void* arg) {
   Arena& a = *static_cast<Arena*>(arg);
@@ -21,7 +23,10 @@ void* run(void* arg) {
     pthread_cond_timedwait(&a.helper_wake, a.helper_mutex.native_handle(), &t);
     if (a.helper_stop) break;
     lock.unlock();
-    if (!a.sb->dead.load(std::memory_order_relaxed)) reap_dead(a, nullptr);
+    if (!a.sb->dead.load(std::memory_order_relaxed)) {
+      reap_dead(a, nullptr);
+      if (limits(a)) recount(a, kRecountMs);
+    }
     lock.lock();
   }
   return nullptr;

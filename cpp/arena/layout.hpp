@@ -59,6 +59,9 @@ struct alignas(4096) Superblock {
   alignas(64) std::atomic<std::uint32_t> dead;
   std::atomic<std::uint32_t> age_epoch;    // frequencies of older epochs count for less
   std::atomic<std::uint32_t> space_epoch;  // of the namespace; keys of older ones are not asked for
+  std::atomic<std::uint32_t> limits;       // Limits (blocks/tenants.hpp): 0 = no tenant has any
+  std::atomic<std::uint64_t> pin_budget;   // blocks that may be pinned, + 1; 0 = no limit
+  std::atomic<std::uint64_t> tenants_seen[kTenants / 64];  // whoever has, or had, a block
   // Eventcount "space": bit 0 = an allocator waits.
   alignas(64) std::atomic<std::uint32_t> space;
   // Ticks: counted up by every release to nobody; a stamp is one of them.
@@ -78,9 +81,14 @@ struct alignas(4096) Superblock {
   ForeignNote foreign;
   // Of the identity that each slot's process came with: 1 << 32 | epoch, 0 = it came without one.
   std::atomic<std::uint64_t> epochs[kSlots];
+  // Counted when a block of priority 100 comes or goes: a hint, see blocks/tenants.hpp.
+  alignas(64) std::atomic<std::uint64_t> pinned;
+  std::atomic<std::uint64_t> recounted_at;  // ms of CLOCK_BOOTTIME
 };
 static_assert(sizeof(Superblock) == kPage);
 static_assert(offsetof(Superblock, dead) == 64 && offsetof(Superblock, space_epoch) == 72 &&
+              offsetof(Superblock, limits) == 76 && offsetof(Superblock, pin_budget) == 80 &&
+              offsetof(Superblock, tenants_seen) == 88 && offsetof(Superblock, pinned) == 3456 &&
               offsetof(Superblock, space) == 128 && offsetof(Superblock, tick) == 192 &&
               offsetof(Superblock, evictions) == 256 && offsetof(Superblock, geometry) == 320 &&
               offsetof(Superblock, charged_group) == 1728 &&
@@ -119,9 +127,14 @@ struct alignas(64) SlotRecord {
 static_assert(offsetof(SlotRecord, device_bytes) == 120 && offsetof(SlotRecord, stats) == 128);
 static_assert(sizeof(SlotRecord) % 64 == 0 && sizeof(SlotRecord) <= 40 * 1024);
 
+// Rows of the table; row 0 is who names none. `used` is a hint, see blocks/tenants.hpp.
 struct alignas(64) Tenant {
-  std::atomic<std::uint64_t> name_hash, quota, used, reserved[5];
+  std::atomic<std::uint64_t> name_hash, quota, used;  // hash 0: no name; quota in blocks, 0 = none
+  std::atomic<std::uint32_t> weight, reserved;        // of its share; 0 = none was set
+  std::atomic<std::uint64_t> name[4];                 // its first 31 bytes
 };
+static_assert(sizeof(Tenant) == 64 && offsetof(Tenant, weight) == 24 &&
+              offsetof(Tenant, name) == 32);
 
 struct Mark {  // a victim chosen beforehand
   std::atomic<std::uint64_t> seq;

@@ -15,6 +15,7 @@
 #include "arena/object.hpp"
 #include "blocks/close.hpp"
 #include "blocks/reap.hpp"
+#include "blocks/tenants.hpp"
 
 namespace kvshm {
 namespace {
@@ -130,6 +131,10 @@ void tell_gone(const Arena& a, const SlotRecord& r, const ReapCounts& c) {
            (unsigned long long)c.evictions);
 }
 
+void count_again(Arena& a) {
+  if (limits(a) || a.sb->pinned.load(std::memory_order_relaxed)) recount(a, 0);
+}
+
 }  // namespace
 
 int keep_description(Arena& a, int fd, void** page) {
@@ -183,6 +188,7 @@ int claim_slot(Arena& a, const kvshm_options& o) {
       a.count(kStat_reaped_holds_total, c.holds);
       a.count(kStat_reaped_fills_total, c.fills);
       tell_gone(a, r, c);
+      count_again(a);
     }
     write_identity(a, o);
     return 0;
@@ -212,6 +218,7 @@ int reap_dead(Arena& a, kvshm_reap_report* report) {
   for (unsigned s = 0; s < kSlots && !any; s++)
     any = s != a.slot && a.slots[s].used.load(std::memory_order_acquire);
   if (!any) return 0;
+  bool cleared = false;
   ForkGuard no_fork;
   File f(open_object(a, O_RDWR));
   if (!f) return -ESTALE;
@@ -247,7 +254,10 @@ int reap_dead(Arena& a, kvshm_reap_report* report) {
     KVSHM_STEP("reap.done");
     a.count(kStat_reaped_slots_total);
     tell_gone(a, r, c);
+    cleared = true;
   }
+  // Who died between a count and its block left the count wrong.
+  if (cleared) count_again(a);
   return 0;
 }
 

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <new>
 
@@ -13,9 +15,12 @@
 #include "blocks/counts.hpp"
 #include "blocks/futex.hpp"
 #include "blocks/quota.hpp"
+#include "blocks/refusal.hpp"
+#include "blocks/tenants.hpp"
 #include "evict/evict.hpp"
 #include "evict/ghost.hpp"
 #include "evict/links.hpp"
+#include "evict/own.hpp"
 #include "index/index.hpp"
 
 namespace kvshm {
@@ -40,26 +45,46 @@ class Ids {
 struct Claim {
   std::uint32_t free = 0, victims = 0;
   bool exhausted = false;
+  int rc = 0;                 // refused before anything was claimed or counted
+  bool over_quota = false;    // the tenant's own blocks that are to make room were not to be had
   std::int64_t deadline = 0;  // of the call; 0 = it did not have to wait
 };
 
 Claim claim(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* ids) {
   const bool evict = !(spec.flags & KVSHM_NO_EVICT);
   Claim c;
-  if (spec.contiguous && claim_run(a, n, ids)) {
+  // What is beyond the tenant's quota replaces blocks of its own, before anything else goes.
+  std::uint32_t own;
+  c.rc = charge(a, spec, n, &own);
+  if (c.rc) return c;
+  const std::uint32_t rest = n - own;
+  std::uint32_t* const last = ids + rest;
+  if (own) {
+    c.victims = evict ? claim_own(a, spec.tenant, own, last) : 0;
+    c.over_quota = c.victims < own;
+    if (c.over_quota) {
+      std::copy(last, last + c.victims, ids);
+      return c;
+    }
+  } else if (spec.contiguous && claim_run(a, n, ids)) {
     c.free = n;
     return c;
   }
-  c.free = claim_free(a, n, ids);
-  if (c.free < n && evict) {
-    c.victims = claim_victims(a, n - c.free, ids + c.free, &c.exhausted);
+  c.free = claim_free(a, rest, ids);
+  if (c.free < rest) {
+    const std::uint32_t more =
+        evict ? claim_victims(a, rest - c.free, ids + c.free, &c.exhausted) : 0;
+    if (c.free + more < rest) std::copy(last, last + own, ids + c.free + more);
+    c.victims += more;
   }
   return c;
 }
 
-void unclaim(Arena& a, const Claim& c, const std::uint32_t* ids) {
+void unclaim(Arena& a, const Claim& c, const std::uint32_t* ids, std::uint32_t n,
+             const FillSpec& spec) {
   for (std::uint32_t i = c.free + c.victims; i-- > c.free;) give_back_victim(a, ids[i]);
   unclaim_free(a, c.free, ids);
+  uncharge(a, spec, n);
   if (c.victims) wake_space(a);
 }
 
@@ -90,11 +115,17 @@ void prepare(Arena& a, std::uint32_t id, const FillSpec& spec) {
   c.parts.store(0, std::memory_order_relaxed);
   c.nparts.store(std::uint8_t(spec.parts), std::memory_order_relaxed);
   c.primary.store(kNone, std::memory_order_relaxed);
-  c.length = c.expires = 0;
+  c.length = 0;
   c.user.store(0, std::memory_order_relaxed);
   KVSHM_STEP("alloc.flags");
-  h.flags.store(spec.flags & KVSHM_NO_CACHE ? kLastWanted : 0, std::memory_order_relaxed);
-  h.priority.store(std::uint8_t(spec.priority), std::memory_order_relaxed);
+  // Deadlines before the bits that say that they are there.
+  if (spec.ttl_ms) c.expires.store(spec.expires, std::memory_order_relaxed);
+  if (spec.priority_ms) c.calms.store(spec.calms, std::memory_order_relaxed);
+  h.flags.store(
+      std::uint8_t((spec.flags & KVSHM_NO_CACHE ? kLastWanted : 0) | (spec.ttl_ms ? kMortal : 0)),
+      std::memory_order_relaxed);
+  h.priority.store(std::uint8_t(spec.priority | (spec.priority_ms ? kForAWhile : 0)),
+                   std::memory_order_relaxed);
   h.tenant.store(std::uint16_t(spec.tenant), std::memory_order_relaxed);
   KVSHM_STEP("alloc.unlink");
   h.child.store(kNone, std::memory_order_relaxed);
@@ -106,12 +137,14 @@ void prepare(Arena& a, std::uint32_t id, const FillSpec& spec) {
 
 // Block `at` could not be entered: it and all behind it go back uncounted, those before it as fills
 // that were left.
-void untake(Arena& a, const Claim& c, const std::uint32_t* ids, std::uint32_t at) {
+void untake(Arena& a, const Claim& c, const std::uint32_t* ids, std::uint32_t at,
+            const FillSpec& spec) {
   const std::uint32_t n = c.free + c.victims, behind = at + 1 > c.free ? at + 1 : c.free;
   for (std::uint32_t i = n; i-- > behind;) give_back_victim(a, ids[i]);
   unclaim_free(a, behind - at, ids + at);
   for (std::uint32_t i = at; i-- > 0;) give_back(a, ids[i]);
   quota_return(a, n - at);
+  uncharge(a, spec, n - at);
   wake_space(a);
 }
 
@@ -151,7 +184,7 @@ int take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& spe
   a.count(kStat_evicted_total, victims);
   age(a, victims);
   if (!rc) return 0;
-  untake(a, c, ids, i);
+  untake(a, c, ids, i, spec);
   return fail(rc, "another thread of this process is stopped in the midst of block %u of arena %s",
               ids[i], a.name.c_str());
 }
@@ -159,12 +192,13 @@ int take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& spe
 // One short claim, then once more after reaping, alone among the short ones.
 int claim_all(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* ids, Claim* c) {
   *c = claim(a, n, spec, ids);
-  if (c->free + c->victims == n) return 0;
+  if (c->rc || c->free + c->victims == n) return c->rc;
   bool promised = c->victims && !c->exhausted;  // the policy chose more than it could claim
-  unclaim(a, *c, ids);
+  unclaim(a, *c, ids, n, spec);
   KVSHM_STEP("alloc.short");
   // M:aon.6
   reap_dead(a, nullptr);
+  if (c->over_quota) recount(a, recount_pause_ms(a));
   File f(open_object(a, O_RDWR));
   const auto* stop = spec.timeout_ms ? &a.waits.cancelled : nullptr;
   // M:aon.5
@@ -174,19 +208,21 @@ int claim_all(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* id
   // M:aon.7
   *c = claim(a, n, spec, ids);
   const bool all = c->free + c->victims == n;
-  if (!all) {
+  if (!all && !c->rc) {
     promised |= c->victims && !c->exhausted;
-    unclaim(a, *c, ids);
+    unclaim(a, *c, ids, n, spec);
     if (promised) a.count(kStat_rollbacks_total);
   }
   if (locked) unlock_byte(f.get(), kAllocationByte);
-  return all ? 0 : -KVSHM_ENOSPACE;
+  return all ? 0 : c->rc ? c->rc : c->over_quota ? -KVSHM_EQUOTA : -KVSHM_ENOSPACE;
 }
+
+bool no_room(int rc) { return rc == -KVSHM_ENOSPACE || rc == -KVSHM_EQUOTA; }
 
 // Retries whenever a block becomes free or evictable, until the deadline.
 int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t* ids, Claim* c) {
   int rc = claim_all(a, n, spec, ids, c);
-  if (rc != -KVSHM_ENOSPACE || !spec.timeout_ms) return rc;
+  if (!no_room(rc) || !spec.timeout_ms) return rc;
   a.count(kStat_waits_total);
   const std::int64_t deadline = now_ms() + spec.timeout_ms;
   auto& space = a.sb->space;
@@ -197,7 +233,7 @@ int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t
     // M:wait.2 M:wait.4
     rc = claim_all(a, n, spec, ids, c);
     c->deadline = deadline;
-    if (rc != -KVSHM_ENOSPACE) return rc;
+    if (!no_room(rc)) return rc;
     if (a.waits.cancelled.load(std::memory_order_seq_cst)) return -KVSHM_ECANCELED;
     if (a.sb->dead.load(std::memory_order_relaxed)) return -ESTALE;
     const std::int64_t left = deadline - now_ms();
@@ -214,6 +250,23 @@ int claim_waiting(Arena& a, std::uint32_t n, const FillSpec& spec, std::uint32_t
   }
 }
 
+// The reason, counted, and the words for it.
+int refused(Arena& a, int rc, std::uint32_t n, const FillSpec& spec, bool over_quota) {
+  a.count(kStat_alloc_refused_total);
+  if (!no_room(rc) && rc != -ETIMEDOUT) return rc;
+  const int why =
+      over_quota ? KVSHM_REFUSED_QUOTA : why_short(a, n, !(spec.flags & KVSHM_NO_EVICT));
+  refuse(a, rc, why);
+  if (rc == -KVSHM_EQUOTA) return over_tenant_quota(a, spec.tenant);
+  const char* text = why == KVSHM_REFUSED_PINNED  ? "the rest is held, being filled or pinned"
+                     : why == KVSHM_REFUSED_QUOTA ? "its tenant's quota is used up"
+                     : why == KVSHM_REFUSED_HELD  ? "the rest is held or being filled"
+                                                  : "nothing was to be evicted";
+  char limit[40] = "";
+  if (rc == -ETIMEDOUT) std::snprintf(limit, sizeof limit, " within %u ms", spec.timeout_ms);
+  return fail(rc, "no room for %u block(s) in arena %s%s: %s", n, a.name.c_str(), limit, text);
+}
+
 }  // namespace
 
 std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
@@ -224,7 +277,9 @@ std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
   KVSHM_STEP("announce.claim");
   flags.fetch_or(kInserting, std::memory_order_acq_rel);
   // M:index.10 M:core.11
-  const Insert done = insert_if_absent(a, id, key, &other);
+  Insert done = insert_if_absent(a, id, key, &other);
+  if (done == Insert::kExists && over(a, other) && evict_expired(a, other, key))
+    done = insert_if_absent(a, id, key, &other);
   KVSHM_STEP("announce.inserted");
   if (done == Insert::kDone) {
     // M:tentative.3
@@ -234,6 +289,7 @@ std::uint8_t announce(Arena& a, std::uint32_t id, Key key) {
   }
   flags.fetch_and(std::uint8_t(~kInserting), std::memory_order_release);  // register tries again
   if (done == Insert::kFull) return KVSHM_ST_FULL;
+  if (over(a, other)) return kHeldExpired;
   return is_ready(a.hot[other].word.load(std::memory_order_relaxed)) ? KVSHM_ST_EXISTS
                                                                      : KVSHM_ST_PENDING;
 }
@@ -245,12 +301,12 @@ int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& s
   Ids room(n);
   std::uint32_t* ids = room.get();
   if (!ids) return -ENOMEM;
-  if (!quota_take(a, n)) return -KVSHM_EQUOTA;
+  if (int rc = check_fits(a, spec, n)) return rc;
+  if (!quota_take(a, n)) return refuse(a, over_quota(a), KVSHM_REFUSED_QUOTA);
   Claim c;
   if (int rc = claim_waiting(a, n, spec, ids, &c)) {
     quota_return(a, n);
-    a.count(kStat_alloc_refused_total);
-    return rc;
+    return refused(a, rc, n, spec, c.over_quota);
   }
   if (int rc = take(a, c, ids, spec, evicted)) {
     a.count(kStat_alloc_refused_total);
@@ -273,7 +329,7 @@ int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& s
     KVSHM_STEP("alloc.keyed");
     if (spec.flags & KVSHM_QUIET) continue;
     const std::uint8_t st = announce(a, ids[i], key);
-    if (status) status[i] = st;
+    if (status) status[i] = st == kHeldExpired ? std::uint8_t(KVSHM_ST_FULL) : st;
   }
   return 0;
 }

@@ -11,16 +11,20 @@ namespace kvshm {
 struct FillSpec {
   std::uint32_t flags = 0, parts = 1, priority = 50, tenant = 0;
   std::uint32_t timeout_ms = 0;
+  std::uint64_t ttl_ms = 0, priority_ms = 0;  // 0 = for good
+  std::uint32_t expires = 0, calms = 0;       // the same as deadlines (blocks/deadlines.hpp)
   kvshm_handle parent{0, KVSHM_NONE, 0};
   bool contiguous = false;  // neighbours, where the free map has enough of them
 };
 
-// 0, -KVSHM_ENOSPACE, -KVSHM_EQUOTA, -ETIMEDOUT, -KVSHM_ECANCELED, -ESTALE.
+// 0, -KVSHM_ENOSPACE, -KVSHM_EQUOTA, -KVSHM_EPINNED, -KVSHM_ETOOLARGE, -ETIMEDOUT, -KVSHM_ECANCELED,
+// -ESTALE; with a text, and a reason for last_refusal().
 int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& spec,
              kvshm_handle* out, std::uint8_t* status, kvshm_evicted* evicted);
 
 // Index entry of a block that this call's thread fills, its key written: KVSHM_ST_ANNOUNCED, or
-// EXISTS, PENDING, FULL: no entry was made.
+// EXISTS, PENDING, FULL, kHeldExpired: no entry was made.
+inline constexpr std::uint8_t kHeldExpired = 255;  // by a block that is over, but held
 std::uint8_t announce(Arena& a, std::uint32_t id, Key key);
 
 // n neighbours, FREE -> FILLING{me}, in order; false: none found, nothing changed.

@@ -1,12 +1,14 @@
 #include "blocks/close.hpp"
 
 #include "blocks/futex.hpp"
+#include "blocks/tenants.hpp"
 #include "index/index.hpp"
 
 namespace kvshm {
 
 void end_life(Arena& a, std::uint32_t id) {
   Hot& h = a.hot[id];
+  discharge(a, h);
   KVSHM_STEP("close.erase");
   // M:core.6 M:index.6
   erase_entries(a, id, h.load_key());

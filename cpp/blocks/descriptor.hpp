@@ -37,6 +37,7 @@ enum Flags : std::uint8_t {
   kFailed = KVSHM_F_FAILED,
   kPrivate = KVSHM_F_PRIVATE,  // published without an entry
   kLastWanted = 16,            // NO_CACHE asked for before publish
+  kMortal = KVSHM_F_MORTAL,    // Cold.expires says until when it can be found
   kInserting = 32,             // somebody makes, or has made, its entry: one inserter a life
 };
 
@@ -48,8 +49,8 @@ struct alignas(64) Hot {
   std::atomic<std::uint32_t> stamp;  // arena tick of its last release to nobody
   std::atomic<std::uint32_t> parent, parent_check, child, sibling;
   std::atomic<std::uint16_t> tenant;
-  std::atomic<std::uint8_t> flags, priority;
-  std::atomic<std::uint32_t> freq_depth;  // [depth:24][epoch:4][count:4]
+  std::atomic<std::uint8_t> flags, priority;  // priority: kForAWhile (blocks/deadlines.hpp) + 0-100
+  std::atomic<std::uint32_t> freq_depth;      // [depth:24][epoch:4][count:4]
 
   Key load_key() const {
     return {key[0].load(std::memory_order_relaxed), key[1].load(std::memory_order_relaxed)};
@@ -84,13 +85,15 @@ struct alignas(64) Cold {
   std::uint8_t reserved[3];
   std::atomic<std::uint32_t> primary;  // of a duplicate; held by whoever holds the duplicate
   std::uint32_t length;                // bytes in use
-  std::uint32_t expires;               // seconds of arena time, 0 = never
-  std::uint64_t identity;              // fingerprint, low half
+  std::atomic<std::uint32_t> expires;  // with kMortal: see blocks/deadlines.hpp
+  std::uint32_t identity;              // fingerprint, its first bytes
+  std::atomic<std::uint32_t> calms;    // with kForAWhile: when its priority is the normal one again
   std::atomic<std::uint64_t> user;     // of an object's head: its bytes
   std::uint64_t self_check;            // XXH3-64 of bytes 0-55 and the key (on disk)
 };
 static_assert(sizeof(Cold) == 64 && offsetof(Cold, parts) == 16 && offsetof(Cold, nparts) == 24 &&
               offsetof(Cold, primary) == 28 && offsetof(Cold, length) == 32 &&
-              offsetof(Cold, identity) == 40 && offsetof(Cold, self_check) == 56);
+              offsetof(Cold, expires) == 36 && offsetof(Cold, identity) == 40 &&
+              offsetof(Cold, calms) == 44 && offsetof(Cold, self_check) == 56);
 
 }  // namespace kvshm

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "blocks/counts.hpp"
+#include "blocks/refusal.hpp"
 #include "blocks/registration.hpp"
 #include "blocks/sweep.hpp"
 #include "index/digest.hpp"
@@ -47,6 +48,7 @@ int announce_all(Arena& a, Object& o) {
       st = announce(a, o.blocks[i].id, o.keys[i]);
     if (st == KVSHM_ST_FULL)
       return fail(-KVSHM_ENOSPACE, "no index entry is free for block %zu of the object", i);
+    if (st == kHeldExpired) return -KVSHM_EPENDING;  // readers of one that is over: soon
     if (st == KVSHM_ST_EXISTS && i == 0) return -EEXIST;
     if (st != KVSHM_ST_ANNOUNCED) return -KVSHM_EPENDING;
   }
@@ -57,9 +59,14 @@ int announce_all(Arena& a, Object& o) {
 
 int create_object(Arena& a, Key key, std::uint64_t bytes, FillSpec spec, Object* o) {
   const std::uint64_t n = blocks_for(a, bytes);
-  if (!n || n > a.nblocks)
-    return fail(-EINVAL, "an object of %llu bytes: the arena has %u blocks of %llu",
-                (unsigned long long)bytes, a.nblocks, (unsigned long long)a.block_bytes);
+  if (!n)
+    return fail(-EINVAL, "an object of %llu bytes in blocks of %llu", (unsigned long long)bytes,
+                (unsigned long long)a.block_bytes);
+  if (n > a.nblocks)
+    return refuse(a,
+                  fail(-KVSHM_ETOOLARGE, "an object of %llu bytes: the arena has %u blocks of %llu",
+                       (unsigned long long)bytes, a.nblocks, (unsigned long long)a.block_bytes),
+                  KVSHM_REFUSED_SIZE);
   const unsigned there = peek(a, key);
   if (there & 1) return -EEXIST;
   if (there & 2) return -KVSHM_EPENDING;

@@ -4,6 +4,7 @@
 
 #include "blocks/close.hpp"
 #include "blocks/counts.hpp"
+#include "blocks/deadlines.hpp"
 #include "evict/links.hpp"
 #include "index/index.hpp"
 
@@ -52,6 +53,10 @@ Verdict enter_index(Arena& a, std::uint32_t id, Key key, int policy) {
     }
     KVSHM_STEP("register.exists");
     Hot& o = a.hot[other];
+    if (over(a, other)) {  // nothing to stand behind, or to be handed out
+      if (evict_expired(a, other, key)) continue;
+      break;
+    }
     // M:index.19 M:dup.1
     switch (take_ready(a, other, false, true)) {  // beside or in place of mine
       case Take::kHeld:
@@ -234,7 +239,7 @@ int upgrade(Arena& a, kvshm_handle h, bool touch) {
   }
   KVSHM_STEP("upgrade.compare");
   // M:dup.9 M:counts.13
-  if (hot.seq.load(kRelaxed) != h.seq) {
+  if (hot.seq.load(kRelaxed) != h.seq || (expired(a, h.id) && own_count(a, h.id) == 1)) {
     give_back(a, h.id);
     return -ENOENT;
   }

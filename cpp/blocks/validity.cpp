@@ -9,6 +9,7 @@
 
 #include "arena/lock.hpp"
 #include "arena/object.hpp"
+#include "blocks/deadlines.hpp"
 #include "blocks/sweep.hpp"
 #include "index/index.hpp"
 
@@ -104,8 +105,23 @@ struct Checker {
     if (s == kFree && !h.load_key().none()) report(9, id, "FREE with a key");
     if (s == kFree && !(a.free_map[id / 64].load() >> (id % 64) & 1))
       report(10, id, "FREE without its bit in the free map");
+    if (s != kFree && s != kEvicting) hints(id, h, flags);
     regions(id, who);
     if (is_ready(w) && (flags & kDuplicate)) duplicate(id, who);
+  }
+
+  // A claim between word and descriptor is over on a quiet arena, or was given back.
+  void hints(std::uint32_t id, const Hot& h, std::uint8_t flags) {
+    const std::uint32_t t = h.tenant.load(std::memory_order_relaxed);
+    const std::uint8_t priority = h.priority.load(std::memory_order_relaxed);
+    if (t >= kTenants ||
+        !(a.sb->tenants_seen[t / 64].load(std::memory_order_relaxed) >> (t % 64) & 1))
+      report(14, id, "its tenant is none that has blocks");
+    if ((priority & ~kForAWhile) > kPinnedPriority) report(15, id, "a priority above 100");
+    if ((flags & kMortal) && !a.cold[id].expires.load(std::memory_order_relaxed))
+      report(15, id, "it is to expire, and nothing says when");
+    if ((priority & kForAWhile) && !a.cold[id].calms.load(std::memory_order_relaxed))
+      report(15, id, "its priority is to end, and nothing says when");
   }
 
   void regions(std::uint32_t id, word_t who) {

@@ -4,11 +4,21 @@
 
 #include "arena/slots.hpp"
 #include "blocks/counts.hpp"
+#include "blocks/deadlines.hpp"
 #include "blocks/sweep.hpp"
 #include "capi/call.hpp"
 #include "index/index.hpp"
 
 using namespace kvshm;
+
+namespace {
+
+std::uint64_t ms_to(std::uint32_t deadline) {
+  const auto left = std::int32_t(deadline - tenths());
+  return left > 0 ? std::uint64_t(left) * 100 : 0;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -127,7 +137,10 @@ int kvshm_get_block(kvshm_arena* h, uint32_t id, kvshm_block_info* out) {
   const std::uint64_t parts = c.parts.load(relaxed);
   out->begun = std::uint32_t(parts);
   out->arrived = std::uint32_t(parts >> 32);
-  out->priority = b.priority.load(relaxed);
+  const std::uint8_t priority = b.priority.load(relaxed);
+  out->priority = priority & ~kForAWhile;
+  out->priority_ms = priority & kForAWhile ? ms_to(c.calms.load(relaxed)) : KVSHM_FOR_GOOD;
+  out->ttl_ms = out->flags & kMortal ? ms_to(c.expires.load(relaxed)) : KVSHM_FOR_GOOD;
   out->tenant = b.tenant.load(relaxed);
   out->own_holds = own_count(a, id);
   return 0;

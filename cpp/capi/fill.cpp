@@ -32,15 +32,7 @@ int kvshm_allocate(kvshm_arena* h, uint32_t n, const kvshm_key* keys,
   FillSpec spec;
   if (int rc = read_fill_options(*call, n, opts, &spec)) return rc;
   if (int rc = check_keys(keys, n)) return rc;
-  const int rc = allocate(*call, n, keys, spec, out, status, evicted);
-  if (rc == -KVSHM_EQUOTA) over_quota(*call);
-  if (rc == -KVSHM_ENOSPACE)
-    fail(rc, "no room for %u block(s) in arena %s: the rest is held, being filled or pinned", n,
-         call->name.c_str());
-  if (rc == -ETIMEDOUT && !*last_error())
-    fail(rc, "no room for %u block(s) in arena %s within %u ms", n, call->name.c_str(),
-         spec.timeout_ms);
-  return rc;
+  return allocate(*call, n, keys, spec, out, status, evicted);
 }
 
 int kvshm_fill_join(kvshm_arena* h, kvshm_handle b) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "arena/error.hpp"
+#include "blocks/refusal.hpp"
 #include "kvshm.h"
 
 namespace {
@@ -28,7 +29,9 @@ constexpr Text kTexts[] = {
     {KVSHM_EUNSUPPORTED, "this host cannot do what was required"},
     {KVSHM_EINUSE, "processes are attached to the arena"},
     {KVSHM_ECANCELED, "the wait was cancelled"},
-    {KVSHM_EQUOTA, "the process would hold more blocks than its quota"},
+    {KVSHM_EQUOTA, "over the quota of the process or of the tenant"},
+    {KVSHM_EPINNED, "as many blocks as may be are pinned (priority 100)"},
+    {KVSHM_ETOOLARGE, "more blocks than there will ever be room for"},
     {EINVAL, "invalid argument"},
     {ESTALE, "the arena was removed or replaced; release what you hold and open again"},
     {ENOENT, "there is none"},
@@ -59,4 +62,8 @@ const char* kvshm_strerror(int code) {
 }
 
 const char* kvshm_last_error(void) { return kvshm::last_error(); }
+
+int kvshm_last_refusal(void) { return kvshm::last_refusal(); }
+
+const char* kvshm_refusal_name(int reason) { return kvshm::refusal_name(reason); }
 }

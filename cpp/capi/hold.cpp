@@ -2,6 +2,7 @@
 
 #include "blocks/close.hpp"
 #include "blocks/counts.hpp"
+#include "blocks/deadlines.hpp"
 #include "blocks/holds.hpp"
 #include "blocks/quota.hpp"
 #include "blocks/registration.hpp"
@@ -128,7 +129,7 @@ int kvshm_set_no_cache(kvshm_arena* h, kvshm_handle b, int on) {
   return misuse(*call, set_no_cache(*call, b, on != 0));
 }
 
-int kvshm_set_priority(kvshm_arena* h, kvshm_handle b, uint32_t priority) {
+int kvshm_set_priority_for(kvshm_arena* h, kvshm_handle b, uint32_t priority, uint64_t ms) {
   Call call(h);
   if (call.rc()) return call.rc();
   if (int rc = check_handle(*call, b)) return rc;
@@ -136,9 +137,11 @@ int kvshm_set_priority(kvshm_arena* h, kvshm_handle b, uint32_t priority) {
   Arena& a = *call;
   // FILLING first: it may be published between the two looks.
   if (!fills(a, b.id, b.seq) && !holds_ready(a, b.id, b.seq)) return misuse(a, -KVSHM_ENOTMINE);
-  KVSHM_STEP("priority.set");
-  a.hot[b.id].priority.store(std::uint8_t(priority), std::memory_order_relaxed);
-  return 0;
+  return set_priority(a, b.id, priority, ms);
+}
+
+int kvshm_set_priority(kvshm_arena* h, kvshm_handle b, uint32_t priority) {
+  return kvshm_set_priority_for(h, b, priority, 0);
 }
 
 int kvshm_wait(kvshm_arena* h, kvshm_handle b, uint32_t timeout_ms) {

@@ -2,12 +2,29 @@
 
 #include <errno.h>
 
+#include <cstddef>
+
+#include "blocks/deadlines.hpp"
+#include "blocks/refusal.hpp"
+
 namespace kvshm {
 
 int read_fill_options(Arena& a, std::uint32_t n, const kvshm_fill_options* o, FillSpec* s) {
-  if (n > a.nblocks) return fail(-EINVAL, "%u blocks wanted, the arena has %u", n, a.nblocks);
+  forget_refusal();
+  if (n > a.nblocks)
+    return refuse(a,
+                  fail(-KVSHM_ETOOLARGE, "%u blocks wanted, arena %s has %u: it never fits", n,
+                       a.name.c_str(), a.nblocks),
+                  KVSHM_REFUSED_SIZE);
   if (!o) return 0;
-  if (o->size < sizeof *o) return fail(-EINVAL, "kvshm_fill_options.size: use the INIT macro");
+  constexpr std::size_t kFirst = offsetof(kvshm_fill_options, ttl_ms);  // of 0.1, before it grew
+  if (o->size < kFirst) return fail(-EINVAL, "kvshm_fill_options.size: use the INIT macro");
+  if (o->size >= sizeof *o) {
+    s->ttl_ms = o->ttl_ms;
+    s->priority_ms = o->priority_ms;
+  }
+  if (s->ttl_ms) s->expires = deadline_in(s->ttl_ms);
+  if (s->priority_ms) s->calms = deadline_in(s->priority_ms);
   s->flags = o->flags;
   s->parts = o->parts ? o->parts : 1;
   s->priority = o->priority ? o->priority : 50;

@@ -1,5 +1,6 @@
 #include "evict/evict.hpp"
 
+#include "blocks/tenants.hpp"
 #include "evict/links.hpp"
 #include "index/index.hpp"
 
@@ -9,27 +10,8 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::uint32_t kLookAtAll = 64, kMaxScan = 65536;
 constexpr unsigned kRun = 8, kTries = 8;
 
-struct Score {               // greater goes first
-  std::uint32_t reluctance;  // its priority
-  std::uint32_t age;
-  bool worse_than(const Score& o) const {
-    return reluctance != o.reluctance ? reluctance < o.reluctance : age > o.age;
-  }
-};
-
-Score score(const Arena& a, const Policy& p, const Hot& h, std::uint32_t now) {
-  const std::uint32_t age = now - h.stamp.load(kRelaxed);
-  const unsigned f = frequency(h.freq_depth.load(kRelaxed), a.sb->age_epoch.load(kRelaxed));
-  return {h.priority.load(kRelaxed), age >> p.shift[f]};
-}
-
 // seq_cst: who waits for space has set its bit and looks once more (pairs with wake_space)
 word_t look(const Hot& h) { return h.word.load(std::memory_order_seq_cst); }
-
-bool evictable(const Hot& h) {
-  const word_t w = look(h);
-  return state(w) == kReady && !holders(w) && h.priority.load(kRelaxed) < 100;
-}
 
 // The best-scored of a sample, or kNone if nothing is evictable.
 std::uint32_t candidate(Arena& a, const Policy& p, std::uint32_t step) {
@@ -46,11 +28,11 @@ std::uint32_t candidate(Arena& a, const Policy& p, std::uint32_t step) {
     __builtin_prefetch(&a.hot[ahead]);
     ahead = next(ahead);
     Hot& h = a.hot[id];
-    if (!evictable(h)) continue;
+    if (!evictable(a, id)) continue;
     seen++;
-    const Score s = score(a, p, h, now);
+    const Score s = score(a, p, id, now);
     word_t w = h.word.load(kRelaxed);
-    if (p.second_chance && clock_of(w)) {
+    if (p.second_chance && clock_of(w) && s.age != kOverAge) {
       KVSHM_STEP("evict.chance");
       h.word.compare_exchange_strong(w, w - (word_t{1} << kClockShift), std::memory_order_acq_rel);
       if (spared == kNone || s.worse_than(spared_score)) spared = id, spared_score = s;
@@ -61,19 +43,24 @@ std::uint32_t candidate(Arena& a, const Policy& p, std::uint32_t step) {
     const std::uint64_t estimate = std::uint64_t{n} * seen / steps;
     if (seen >= p.sample && best != kNone && (estimate > kLookAtAll || steps >= kMaxScan)) break;
   }
+  // A second chance is among equals: it does not spare who is above its share.
+  if (best != kNone && spared != kNone &&
+      spared_score.reluctance + kWithinShare / 2 < best_score.reluctance)
+    return spared;
   return best != kNone ? best : spared;
 }
 
 // A kept leaf is taken only as it was seen: not used since, and still without a child.
 bool still_leaf(Arena& a, const Kept& k) {
   const Hot& h = a.hot[k.id];
-  return evictable(h) && h.stamp.load(kRelaxed) == k.stamp && first_child(a, k.id) == kNone;
+  return evictable(a, k.id) && h.stamp.load(kRelaxed) == k.stamp && first_child(a, k.id) == kNone;
 }
 
 // From a leaf upwards: blocks that become leaves and are no younger than the candidate. Up to 8 are
 // claimed, up to 8 more are kept for the next eviction, the deepest to be taken first.
-std::uint32_t take_run(Arena& a, std::uint32_t leaf, std::uint32_t from, std::uint32_t n,
-                       std::uint32_t* ids) {
+std::uint32_t take_run(Arena& a, const Over& over, std::uint32_t leaf, std::uint32_t from,
+                       std::uint32_t n, std::uint32_t* ids) {
+  const bool only_over = over.any && over.has(a.hot[from].tenant.load(kRelaxed));
   const std::uint32_t limit_stamp = a.hot[from].stamp.load(kRelaxed);
   std::uint32_t got = 0, x = leaf;
   Kept more[kRun];
@@ -81,11 +68,12 @@ std::uint32_t take_run(Arena& a, std::uint32_t leaf, std::uint32_t from, std::ui
   while (a.in_range(x)) {
     Hot& h = a.hot[x];
     const std::uint32_t up = h.parent.load(kRelaxed), stamp = h.stamp.load(kRelaxed);
+    if (only_over && !over.has(h.tenant.load(kRelaxed))) break;  // its chain goes on in another's
     if (got < n && got < kRun) {
       if (!claim_evictable(a, x)) break;
       ids[got++] = x;
     } else {
-      if (nmore == kRun || !evictable(h)) break;
+      if (nmore == kRun || !evictable(a, x)) break;
       more[nmore++] = {x, stamp};
     }
     if (!a.in_range(up) || std::int32_t(a.hot[up].stamp.load(kRelaxed) - limit_stamp) > 0) break;
@@ -99,11 +87,25 @@ std::uint32_t take_run(Arena& a, std::uint32_t leaf, std::uint32_t from, std::ui
 
 }  // namespace
 
+Score score(Arena& a, const Policy& p, std::uint32_t id, std::uint32_t now) {
+  const Hot& h = a.hot[id];
+  const std::uint32_t age = now - h.stamp.load(kRelaxed);
+  const unsigned f = frequency(h.freq_depth.load(kRelaxed), a.sb->age_epoch.load(kRelaxed));
+  const bool within = p.over.any && !p.over.has(h.tenant.load(kRelaxed));
+  if (expired(a, id)) return {0, kOverAge};
+  return {priority_now(a, id) + (within ? kWithinShare : 0), age >> p.shift[f]};
+}
+
+bool evictable(Arena& a, std::uint32_t id) {
+  const Hot& h = a.hot[id];
+  const word_t w = look(h);
+  return state(w) == kReady && !holders(w) && !pinned(a, id);
+}
+
 bool claim_evictable(Arena& a, std::uint32_t id, bool any_priority) {
   Hot& h = a.hot[id];
   word_t w = look(h);
-  if (state(w) != kReady || holders(w) || (!any_priority && h.priority.load(kRelaxed) >= 100))
-    return false;
+  if (state(w) != kReady || holders(w) || (!any_priority && pinned(a, id))) return false;
   a.enter_region(id);
   KVSHM_STEP("evict.claim");
   if (KVSHM_BROKEN(two_step_evict)) w = h.word.load(kRelaxed);
@@ -154,12 +156,15 @@ std::uint32_t claim_victims(Arena& a, std::uint32_t n, std::uint32_t* ids, bool*
       ids[got++] = id;
   }
   Evictor& ev = a.evictor;
+  const Over over = limits(a) ? over_share(a) : Over{};
   while (got < n && ev.nkept) {
     const Kept k = ev.kept[--ev.nkept];
+    if (over.any && !over.has(a.hot[k.id].tenant.load(kRelaxed))) continue;
     if (still_leaf(a, k) && claim_evictable(a, k.id)) ids[got++] = k.id;
   }
   if (got == n) return got;
-  const Policy policy = read_policy(a);
+  Policy policy = read_policy(a);
+  policy.over = over;
   const std::uint32_t step = hand_step(a.nblocks);
   if (ev.hand >= a.nblocks) ev.hand = 0;
   std::uint64_t steps = 0;
@@ -170,7 +175,7 @@ std::uint32_t claim_victims(Arena& a, std::uint32_t n, std::uint32_t* ids, bool*
       break;
     }
     const std::uint32_t leaf = walk_to_leaf(a, c, &steps);
-    std::uint32_t more = leaf == kNone ? 0 : take_run(a, leaf, c, n - got, ids + got);
+    std::uint32_t more = leaf == kNone ? 0 : take_run(a, policy.over, leaf, c, n - got, ids + got);
     // A held leaf, or too long a chain, again and again: rather strand a tail than refuse.
     if (!more && ++failed >= kTries / 2 && claim_evictable(a, c)) ids[got] = c, more = 1;
     if (more) failed = 0;

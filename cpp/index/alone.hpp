@@ -60,8 +60,8 @@ namespace kvshm {
   KVSHM_STEP("take.taken");
   a.counts[id].store(1, std::memory_order_relaxed);
   // M:core.3 M:index.3
-  if (h.load_key() == Key::load(key) && !(h.flags.load(std::memory_order_relaxed) & kDuplicate))
-      [[likely]] {
+  if (h.load_key() == Key::load(key) &&
+      !(h.flags.load(std::memory_order_relaxed) & (kDuplicate | kMortal))) [[likely]] {
     touch_alone(a, h);
     auto* stats = a.mine->stats;
     bump(stats[kStat_lookups_total]);

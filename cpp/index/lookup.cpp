@@ -1,5 +1,6 @@
 #include <bit>
 
+#include "blocks/deadlines.hpp"
 #include "index/bucket.hpp"
 #include "index/index.hpp"
 
@@ -71,7 +72,8 @@ inline bool try_block(Arena& a, std::uint32_t id, Key key, bool touch, bool swap
       if (KVSHM_BROKEN(no_key_check) || (KVSHM_BROKEN(takes_duplicate) && h.load_key() == key))
         return *found = {Take::kHeld, id, 0}, true;
       // M:core.3 M:index.3
-      if (h.load_key() == key && !(h.flags.load(std::memory_order_relaxed) & kDuplicate)) {
+      if (h.load_key() == key && !(h.flags.load(std::memory_order_relaxed) & kDuplicate) &&
+          !expired(a, id)) {
         if (touch) touch_frequency(a, h);
         *found = {Take::kHeld, id, 0};
         return true;
@@ -122,7 +124,7 @@ unsigned peek(Arena& a, Key key) {
     const Hot& h = a.hot[id];
     const word_t w = h.word.load(std::memory_order_acquire);
     if (!(h.load_key() == key)) return false;
-    if (is_ready(w)) bits |= 1;
+    if (is_ready(w) && !expired(a, id)) bits |= 1;
     if (state(w) == kFilling) bits |= 2;
     return false;
   });

@@ -136,7 +136,7 @@ TEST_F(Links, CirclesEnd) {
   EXPECT_EQ(walk(p.id), kNone);
   EXPECT_EQ(steps, 4096u);
 
-  const std::int64_t start = now_ms();
+  const std::int64_t start = kvshm_test::now_ms();
   const kvshm_handle q = block(10), r = block(11), s = block(12);  // nobody's children
   a.hot[q.id].child.store(r.id);
   a.hot[r.id].sibling.store(r.id);
@@ -147,5 +147,5 @@ TEST_F(Links, CirclesEnd) {
   EXPECT_EQ(first_child(a, q.id), kNone);
   a.hot[q.id].child.store(0x7fffffff);
   EXPECT_EQ(first_child(a, q.id), kNone);
-  EXPECT_LT(now_ms() - start, 2000) << "64 siblings are looked at, not more";
+  EXPECT_LT(kvshm_test::now_ms() - start, 2000) << "64 siblings are looked at, not more";
 }

@@ -156,7 +156,7 @@ TEST(Objects, Bounds) {
   Object o;
   for (std::uint64_t n :
        {std::uint64_t{0}, 8 * kBlock + 1, ~std::uint64_t{0}, ~std::uint64_t{0} - kBlock + 2})
-    EXPECT_EQ(create(pool.a, n, &o), -EINVAL) << n;
+    EXPECT_EQ(create(pool.a, n, &o), n ? -KVSHM_ETOOLARGE : -EINVAL) << n;
   ASSERT_EQ(create(pool.a, 2 * kBlock + 10, &o), 0);
   char b[kBlock];
   const std::uint64_t end = 2 * kBlock + 10;

@@ -25,7 +25,7 @@ TEST(Semantics, S01_AllocateAllThenRefused) {
   EXPECT_EQ(after.blocks_filling, before.blocks_filling);
   EXPECT_EQ(after.allocated_total, before.allocated_total);
   EXPECT_EQ(after.alloc_refused_total, before.alloc_refused_total + 1);
-  EXPECT_EQ(kvshm_allocate(pool.a, 17, nullptr, nullptr, &one, nullptr, nullptr), -EINVAL);
+  EXPECT_EQ(kvshm_allocate(pool.a, 17, nullptr, nullptr, &one, nullptr, nullptr), -KVSHM_ETOOLARGE);
   EXPECT_EQ(abort_fills(pool.a, h), 0);
   EXPECT_EQ(broken(pool.a), "");
 }

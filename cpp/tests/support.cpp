@@ -168,6 +168,7 @@ std::string unfindable(kvshm_arena* a) {
     const kvshm_block_info b = block(a, id);
     if (b.state != KVSHM_READY && b.state != KVSHM_READY_LAST) continue;
     if (b.flags & (KVSHM_F_DUPLICATE | KVSHM_F_PRIVATE | KVSHM_F_FAILED)) continue;
+    if (b.ttl_ms == 0) continue;  // its time to live is over: nobody is to find it
     kvshm_handle h;
     const int rc = kvshm_acquire(a, b.key, KVSHM_NO_TOUCH, &h);
     if (rc || h.id != id) text += "nobody finds block " + std::to_string(id) + " by its key\n";

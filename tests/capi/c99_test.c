@@ -132,7 +132,8 @@ static void a_full_arena(kvshm_arena* a) {
   EXPECT(strlen(kvshm_last_error()) > 0, 1);
   options.timeout_ms = 20;
   EXPECT(kvshm_allocate(a, 1, NULL, &options, &more, NULL, NULL), -ETIMEDOUT);
-  EXPECT(kvshm_allocate(a, BLOCKS + 1, NULL, NULL, blocks, NULL, NULL), -EINVAL);
+  EXPECT(kvshm_allocate(a, BLOCKS + 1, NULL, NULL, blocks, NULL, NULL), -KVSHM_ETOOLARGE);
+  EXPECT(kvshm_last_refusal(), KVSHM_REFUSED_SIZE);
   EXPECT(kvshm_register(a, blocks, BLOCKS, (const kvshm_key*)keys, KVSHM_ALLOW, NULL, NULL),
          BLOCKS);
   EXPECT(kvshm_reset_inactive(a, &expected, &actual), -EBUSY);

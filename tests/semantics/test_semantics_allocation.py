@@ -18,7 +18,7 @@ def test_s01_a_pool_of_n_gives_n_distinct_blocks_and_no_more(arena):
     with pytest.raises(kvshm.NoSpace):
         arena.allocate(1)
     changed = {name for name, value in arena.stats().items() if value != before[name]}
-    assert changed == {"alloc_refused_total"}
+    assert changed == {"alloc_refused_total", "refused_held_total"}
     fill.abort()
     assert gauges(arena)["free"] == 16
 

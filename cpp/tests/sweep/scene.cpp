@@ -222,7 +222,8 @@ int put(kvshm_arena* a, const block_key& key, int policy, std::uint32_t flags,
 
 std::vector<Op> all_ops() {
   std::vector<Op> all;
-  for (auto& some : {fill_ops(), hold_ops(), object_ops(), life_ops(), reap_ops(), control_ops()})
+  for (auto& some :
+       {fill_ops(), hold_ops(), object_ops(), life_ops(), reap_ops(), tenant_ops(), control_ops()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

@@ -68,7 +68,8 @@ struct Op {
   bool alone = false;    // not beside another operation that is held up
 };
 
-std::vector<Op> fill_ops(), hold_ops(), object_ops(), life_ops(), reap_ops(), control_ops();
+std::vector<Op> fill_ops(), hold_ops(), object_ops(), life_ops(), reap_ops(), tenant_ops(),
+    control_ops();
 std::vector<Op> all_ops();
 const Op& op_named(const std::string& name);
 

@@ -23,6 +23,7 @@ World::World() {
   auto* slots = zeroed<SlotRecord>(kProcesses);
   auto* regions = zeroed<std::atomic<std::uint64_t>>(kProcesses);
   auto* marks = zeroed<Mark>(kMarks);
+  auto* tenants = zeroed<Tenant>(kTenants);
   auto* ghosts = zeroed<Ghost>(kBlocksHere);
   hot = zeroed<Hot>(kBlocksHere);
   cold = zeroed<Cold>(kBlocksHere);
@@ -43,6 +44,7 @@ World::World() {
     a.my_regions = regions + p;
     a.marks = marks;
     a.ghosts = ghosts;
+    a.tenants = tenants;
     a.counts = zeroed<std::atomic<std::uint32_t>>(kBlocksHere);
     a.nblocks = kBlocksHere;
     a.nbuckets = 1;
@@ -125,6 +127,8 @@ Arena::~Arena() = default;
 int reap_dead(Arena&, kvshm_reap_report*) { return 0; }
 File open_object(const Arena&, int) { return File(); }
 std::int64_t now_ms() { return 0; }
+std::int64_t boottime_ms() { return 0; }
+bool evict_life(Arena&, kvshm_handle) { return false; }
 void sleep_ms(unsigned) {}
 File& File::operator=(File&& o) noexcept {
   fd_ = o.fd_;
