@@ -36,9 +36,11 @@ if TYPE_CHECKING:
         NoSlot,
         NoSpace,
         NoSpaceInTime,
+        OverPinBudget,
         OverQuota,
         PermissionDenied,
         TimedOut,
+        TooLarge,
         Unsupported,
     )
     from kvshm.fill import Fill
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
         State,
         Stats,
         Status,
+        TenantInfo,
     )
     from kvshm.views import View
 
@@ -85,7 +88,7 @@ _HOME = {
     "kvshm.errors":
         "ArenaDamaged ArenaExists ArenaNotFound ArenaNotReady ArenaReplaced Busy Cancelled Closed "
         "Error Forked IdentityMismatch InvalidArgument LayoutMismatch Misuse NoSlot NoSpace "
-        "NoSpaceInTime OverQuota PermissionDenied TimedOut Unsupported",
+        "NoSpaceInTime OverPinBudget OverQuota PermissionDenied TimedOut TooLarge Unsupported",
     "kvshm.fill": "Fill",
     "kvshm.guards":
         "CompleteBlock ImmutableBlock MutableBlock WeakBlock match_blocks mutable_blocks "
@@ -96,7 +99,7 @@ _HOME = {
     "kvshm.objects": "Object ObjectFill",
     "kvshm.records":
         "NONE ArenaInfo BlockInfo Broken DeviceInfo DeviceRange DeviceState Handle Presence "
-        "ProcessInfo ReapReport State Stats Status",
+        "ProcessInfo ReapReport State Stats Status TenantInfo",
     "kvshm.views": "View",
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
@@ -160,6 +163,7 @@ __all__ = [
     "NoSlot",
     "NoSpace",
     "NoSpaceInTime",
+    "OverPinBudget",
     "OverQuota",
     "Object",
     "ObjectFill",
@@ -171,7 +175,9 @@ __all__ = [
     "State",
     "Stats",
     "Status",
+    "TenantInfo",
     "TimedOut",
+    "TooLarge",
     "Unsupported",
     "View",
     "WeakBlock",

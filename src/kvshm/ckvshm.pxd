@@ -14,7 +14,7 @@ cdef extern from "kvshm.h" nogil:
     int KVSHM_ECLOSED, KVSHM_EFORKED, KVSHM_ELAYOUT, KVSHM_EIDENTITY, KVSHM_EGEOMETRY
     int KVSHM_ENOTREADY, KVSHM_ENOSLOT, KVSHM_ENOSPACE, KVSHM_ENOTMINE, KVSHM_ESTATE
     int KVSHM_EPART, KVSHM_EPENDING, KVSHM_EUNSUPPORTED, KVSHM_EINUSE, KVSHM_ECANCELED
-    int KVSHM_EQUOTA
+    int KVSHM_EQUOTA, KVSHM_EPINNED, KVSHM_ETOOLARGE
     int KVSHM_EXTRA_SALT, KVSHM_EXTRA_ADAPTER, KVSHM_EXTRA_MEDIA, KVSHM_EXTRA_GROUP
     int KVSHM_EXTRA_OTHER
     int KVSHM_AUTO, KVSHM_REQUIRE, KVSHM_OFF, KVSHM_UNKNOWN_WEIGHTS
@@ -27,10 +27,14 @@ cdef extern from "kvshm.h" nogil:
     int KVSHM_NO_TOUCH
     int KVSHM_IN_G2, KVSHM_IN_G3, KVSHM_IN_G4, KVSHM_IS_FILLING
     int KVSHM_FREE, KVSHM_FILLING, KVSHM_READY, KVSHM_EVICTING, KVSHM_READY_LAST
-    int KVSHM_F_DUPLICATE, KVSHM_F_ANNOUNCED, KVSHM_F_FAILED, KVSHM_F_PRIVATE
+    int KVSHM_F_DUPLICATE, KVSHM_F_ANNOUNCED, KVSHM_F_FAILED, KVSHM_F_PRIVATE, KVSHM_F_MORTAL
     int KVSHM_DEVICE_OK, KVSHM_DEVICE_ALREADY, KVSHM_DEVICE_GONE
     int KVSHM_DEVICE_NONE, KVSHM_DEVICE_REGISTERING, KVSHM_DEVICE_REGISTERED, KVSHM_DEVICE_PARTLY
     int KVSHM_DEVICE_REFUSED, KVSHM_DEVICE_UNREGISTERING
+    int KVSHM_REFUSED_NOT, KVSHM_REFUSED_HELD, KVSHM_REFUSED_PINNED, KVSHM_REFUSED_QUOTA
+    int KVSHM_REFUSED_SIZE, KVSHM_REFUSED_NO_FREE
+    int KVSHM_TENANTS, KVSHM_TENANT_NAME_MAX
+    const uint64_t KVSHM_NO_BUDGET, KVSHM_FOR_GOOD
     int KVSHM_LOG_DEBUG, KVSHM_LOG_INFO, KVSHM_LOG_WARN, KVSHM_LOG_ERROR
 
     ctypedef struct kvshm_arena:
@@ -47,6 +51,8 @@ cdef extern from "kvshm.h" nogil:
     const char *kvshm_version()
     const char *kvshm_strerror(int code)
     const char *kvshm_last_error()
+    int kvshm_last_refusal()
+    const char *kvshm_refusal_name(int reason)
     ctypedef void (*kvshm_log_fn)(int level, const char *message, void *user) noexcept
     void kvshm_set_log(kvshm_log_fn fn, void *user)
 
@@ -125,6 +131,7 @@ cdef extern from "kvshm.h" nogil:
         size_t size
         uint32_t flags, parts, timeout_ms, priority, tenant, zero
         kvshm_handle parent
+        uint64_t ttl_ms, priority_ms
 
     ctypedef struct kvshm_evicted:
         size_t size
@@ -174,6 +181,7 @@ cdef extern from "kvshm.h" nogil:
                   kvshm_lease *lease)
     int kvshm_set_no_cache(kvshm_arena *a, kvshm_handle h, int on)
     int kvshm_set_priority(kvshm_arena *a, kvshm_handle h, uint32_t priority)
+    int kvshm_set_priority_for(kvshm_arena *a, kvshm_handle h, uint32_t priority, uint64_t ms)
     int kvshm_wait(kvshm_arena *a, kvshm_handle h, uint32_t timeout_ms)
     int kvshm_cancel_waits(kvshm_arena *a, int on)
 
@@ -288,6 +296,7 @@ cdef extern from "kvshm.h" nogil:
         uint64_t seq, holders
         uint32_t state, flags, parent, child, primary, depth, stamp, frequency
         uint32_t parts, begun, arrived, priority, tenant, own_holds
+        uint64_t ttl_ms, priority_ms
 
     int kvshm_get_block(kvshm_arena *a, uint32_t id, kvshm_block_info *out)
 
@@ -306,6 +315,19 @@ cdef extern from "kvshm.h" nogil:
     ctypedef void (*kvshm_broken_fn)(int invariant, uint32_t id, const char *what,
                                      void *user) noexcept
     int64_t kvshm_is_valid(kvshm_arena *a, kvshm_broken_fn fn, void *user)
+
+    # Tenants and limits
+    ctypedef struct kvshm_tenant:
+        size_t size
+        uint32_t tenant, weight
+        uint64_t quota, used, share
+        char name[32]
+
+    int kvshm_tenant_number(kvshm_arena *a, const char *name)
+    int64_t kvshm_get_tenants(kvshm_arena *a, kvshm_tenant *out, size_t cap)
+    int kvshm_set_tenant(kvshm_arena *a, uint32_t tenant, uint64_t quota, uint32_t weight)
+    int kvshm_set_pin_budget(kvshm_arena *a, uint64_t blocks)
+    int kvshm_get_pin_budget(kvshm_arena *a, uint64_t *budget, uint64_t *pinned)
 
     # For policies
     ctypedef struct kvshm_block_record:

@@ -40,6 +40,8 @@ cdef uint32_t as_number(object value, str what) except? 0xffffffff
 cdef uint64_t as_tag(object tag) except? 0xffffffffffffffff
 cdef object failure(int64_t rc, str what)
 cdef int fail(int64_t rc, str what) except -1
+cdef object no_space_in_time(str what, object timeout)
+cdef uint64_t as_ms(object seconds, str what) except? 0xffffffffffffffff
 
 # Time limits: a deadline in seconds, waited for in slices between which signals are handled.
 cdef double now() noexcept nogil

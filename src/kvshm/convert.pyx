@@ -10,17 +10,19 @@ from operator import index
 from cpython.buffer cimport (PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release,
                              PyObject_CheckBuffer, PyObject_GetBuffer)
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.errno cimport ETIMEDOUT
 from libc.math cimport isfinite
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from kvshm.ckvshm cimport (KVSHM_KEY_BYTES, kvshm_handle, kvshm_key, kvshm_last_error,
+from kvshm.ckvshm cimport (KVSHM_ENOSPACE, KVSHM_KEY_BYTES, kvshm_handle, kvshm_key,
+                           kvshm_last_error, kvshm_last_refusal, kvshm_refusal_name,
                            kvshm_strerror)
 
 import numpy as np
 
-from kvshm.errors import InvalidArgument, from_code, wrong_size
+from kvshm.errors import InvalidArgument, NoSpaceInTime, from_code, wrong_size
 from kvshm.records import Handle
 
 # A handle as it lies in memory: what Lease.handle_array gives and Arena.pin and .join take.
@@ -201,13 +203,41 @@ cdef object failure(int64_t rc, str what):
     """The exception for a negative code of the thread's last call; `what` says what was tried."""
     cdef const char *text = kvshm_strerror(<int>rc)
     cdef const char *detail = kvshm_last_error()
-    return from_code(<int>rc, what, text.decode("utf-8", "replace"),
-                     detail.decode("utf-8", "replace"))
+    error = from_code(<int>rc, what, text.decode("utf-8", "replace"),
+                      detail.decode("utf-8", "replace"))
+    if rc == -KVSHM_ENOSPACE:
+        error.reason = kvshm_refusal_name(kvshm_last_refusal()).decode()
+    return error
 
 
 cdef int fail(int64_t rc, str what) except -1:
     """Raise it."""
     raise failure(rc, what)
+
+
+cdef object no_space_in_time(str what, object timeout):
+    """For a thread whose last call found no space, and has waited for it."""
+    error = NoSpaceInTime(f"{what}: no space within {timeout} s: "
+                          + kvshm_last_error().decode("utf-8", "replace"))
+    error.code = ETIMEDOUT
+    error.reason = kvshm_refusal_name(kvshm_last_refusal()).decode()
+    return error
+
+
+cdef uint64_t as_ms(object seconds, str what) except? 0xffffffffffffffff:
+    """A time to last, None or infinity = for good (0): at least a millisecond."""
+    cdef double value
+    if seconds is None:
+        return 0
+    try:
+        value = seconds
+    except TypeError:
+        raise InvalidArgument(f"{what}: expected seconds, got {seconds!r}") from None
+    if value == float("inf"):
+        return 0
+    if not 0 < value < 1e9:
+        raise InvalidArgument(f"{what}: expected seconds above 0, got {seconds!r}")
+    return <uint64_t>(value * 1000) or 1
 
 
 cdef double now() noexcept nogil:

@@ -11,16 +11,17 @@ from libc.errno cimport EBUSY, ENOENT, ETIMEDOUT
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from kvshm.attach cimport Attachment
-from kvshm.ckvshm cimport (KVSHM_EPENDING, KVSHM_NONE, KVSHM_NO_CACHE, KVSHM_NO_EVICT,
-                           KVSHM_NO_TOUCH, KVSHM_QUIET, KVSHM_UNCHAINED, kvshm_acquire,
-                           kvshm_bump_epoch, kvshm_cancel_waits, kvshm_clear, kvshm_evict,
-                           kvshm_handle, kvshm_lease, kvshm_match_scattered, kvshm_match_with,
-                           kvshm_pin, kvshm_presence, kvshm_reap, kvshm_reap_report,
-                           kvshm_reset_inactive, kvshm_ring_guard, kvshm_scan, kvshm_set_no_cache,
-                           kvshm_set_priority, kvshm_space_epoch, kvshm_tick, kvshm_upgrade,
-                           kvshm_wait)
+from kvshm.ckvshm cimport (KVSHM_EPENDING, KVSHM_NONE, KVSHM_NO_BUDGET, KVSHM_NO_CACHE,
+                           KVSHM_NO_EVICT, KVSHM_NO_TOUCH, KVSHM_QUIET, KVSHM_UNCHAINED,
+                           kvshm_acquire, kvshm_bump_epoch, kvshm_cancel_waits, kvshm_clear,
+                           kvshm_evict, kvshm_handle, kvshm_lease, kvshm_match_scattered,
+                           kvshm_match_with, kvshm_pin, kvshm_presence, kvshm_reap,
+                           kvshm_reap_report, kvshm_reset_inactive, kvshm_ring_guard, kvshm_scan,
+                           kvshm_set_no_cache, kvshm_set_pin_budget, kvshm_set_priority_for,
+                           kvshm_set_tenant, kvshm_space_epoch, kvshm_tenant_number, kvshm_tick,
+                           kvshm_upgrade, kvshm_wait)
 from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_handles, as_keys,
-                            as_number, as_tag, deadline_in, fail, from_handle, now, slice_ms)
+                            as_ms, as_number, as_tag, deadline_in, fail, from_handle, now, slice_ms)
 from kvshm.fill cimport allocate_fill, join_fill
 from kvshm.lease cimport Lease, begin_lease, lease_of_holds, new_lease
 from kvshm.objects cimport create_object, get_object, put_object
@@ -29,7 +30,7 @@ import numpy as np
 
 from kvshm import device as device_of, introspect
 from kvshm.attach import connect
-from kvshm.errors import Busy
+from kvshm.errors import Busy, InvalidArgument
 from kvshm.records import ReapReport
 
 cdef enum:
@@ -246,18 +247,24 @@ cdef class Arena(Attachment):
     # Filling
 
     def allocate(self, n, keys=None, after=None, *, parts=1, announce=True, timeout=0.0,
-                 no_cache=False, priority=None, chained=True, evict=True, tenant=0):
+                 no_cache=False, priority=None, chained=True, evict=True, tenant=0, ttl=None,
+                 priority_seconds=None):
         """n blocks to write, all or none: a Fill.
 
         keys: (n, 16) uint8; announced, so that others find them and can wait; else give them to
         register(). after: a Lease (its last block) or the Handle of the block that the first one
         follows, held by the caller. chained=False: keys[i-1] is not the parent of keys[i].
         parts: slices that make a block whole, 1-32. no_cache: closed at its last release.
-        priority: 1-100, default 50; 100 is never evicted. evict=False: free blocks only.
+        priority: 1-100, default 50; 100 is never evicted (OverPinBudget: see set_pin_budget).
+        priority_seconds: the default returns after that time. ttl: seconds after which the blocks
+        are a miss for all who do not hold them, and the first to be evicted. evict=False: free
+        blocks only. tenant: a number from 0 to 255, see tenant(); what it may have, set_tenant().
         `status` of the Fill says what became of each key, `evicted` which keys had to go.
 
-        Raises NoSpace: nothing has changed; after `timeout` seconds of waiting for space it is
-        also a TimedOut. Cancelled: see cancel_waits(). `after` must be held: Misuse.
+        Raises NoSpace, whose `reason` says why: nothing has changed; after `timeout` seconds of
+        waiting for space it is also a TimedOut. OverQuota: the tenant has its quota, and its blocks
+        are held. TooLarge: it will never fit; said at once. Cancelled: see cancel_waits(). `after`
+        must be held: Misuse.
         """
         cdef kvshm_handle parent
         cdef uint32_t flags = 0
@@ -271,7 +278,8 @@ cdef class Arena(Attachment):
         flags |= KVSHM_NO_CACHE if no_cache else 0
         flags |= 0 if chained else KVSHM_UNCHAINED
         flags |= 0 if evict else KVSHM_NO_EVICT
-        return allocate_fill(self, n, keys, parent, parts, flags, timeout, priority, tenant)
+        return allocate_fill(self, n, keys, parent, parts, flags, timeout, priority, tenant, ttl,
+                             priority_seconds)
 
     def join(self, handles):
         """Become a member of fills that another process allocated: a Fill of one Handle or of
@@ -286,26 +294,29 @@ cdef class Arena(Attachment):
         if rc < 0:
             fail(rc, "set no-cache")
 
-    def set_priority(self, handle, priority):
-        """0-100; 100 is never evicted. Needs a hold."""
+    def set_priority(self, handle, priority, seconds=None):
+        """0-100; 100 is never evicted (OverPinBudget: see set_pin_budget). With `seconds`, the
+        default of 50 returns after that time. Needs a hold."""
         cdef uint32_t c_priority = as_number(priority, "priority")
+        cdef uint64_t ms = as_ms(seconds, "seconds")
         cdef int rc
         self.alive()
-        rc = kvshm_set_priority(self.ptr, as_handle(handle), c_priority)
+        rc = kvshm_set_priority_for(self.ptr, as_handle(handle), c_priority, ms)
         if rc < 0:
             fail(rc, f"set priority {priority}")
 
     # Objects: many blocks under one key
 
     def create_object(self, key, nbytes, *, timeout=0.0, no_cache=False, priority=None, evict=True,
-                      tenant=0):
+                      tenant=0, ttl=None, priority_seconds=None):
         """Room for a state larger than a block, contiguous where the free blocks allow it: an
         ObjectFill to write and commit, or None if there is one of this key (16 bytes) already.
         nbytes: a number, or text like "16MiB". The rest is as for allocate().
 
         Raises Busy while another process is putting it (see pending() and wait()), and NoSpace.
         """
-        return create_object(self, key, nbytes, timeout, no_cache, priority, evict, tenant)
+        return create_object(self, key, nbytes, timeout, no_cache, priority, evict, tenant, ttl,
+                             priority_seconds)
 
     def get_object(self, key):
         """The Object of a key, held for reading, all of it; or None."""
@@ -454,6 +465,62 @@ cdef class Arena(Attachment):
             rc = kvshm_tick(self.ptr)
         if rc < 0:
             fail(rc, "tick")
+
+    # Tenants and limits
+
+    def tenant(self, name):
+        """The number of a tenant's name (1 to 255 bytes as UTF-8), the same for all processes;
+        given out at the first asking. Use names or numbers of your own, not both. NoSpace: all
+        are given out."""
+        cdef bytes text = name.encode() if isinstance(name, str) else b""
+        cdef int rc
+        self.alive()
+        if not text or b"\0" in text:
+            raise InvalidArgument(f"tenant: expected a name, got {name!r}")
+        rc = kvshm_tenant_number(self.ptr, text)
+        if rc < 0:
+            fail(rc, f"tenant {name!r}")
+        return rc
+
+    def tenants(self):
+        """Who has a name, a limit or a block: a list of kvshm.TenantInfo. Walks over all blocks."""
+        return introspect.tenants(self)
+
+    def set_tenant(self, tenant, *, quota=None, weight=None):
+        """Both limits of a tenant (a name or a number), for all processes, from now on.
+
+        quota: blocks that it may have; a new one replaces one of its own then, and OverQuota is
+        raised only where all of those are held. weight: where any tenant has one, the blocks of a
+        full arena are shared by weight, and whoever is above its share loses some first. None: no
+        such limit.
+        """
+        cdef uint32_t c_tenant, c_weight
+        cdef uint64_t c_quota
+        cdef int rc
+        self.alive()
+        if isinstance(tenant, str):
+            tenant = self.tenant(tenant)
+        c_tenant = as_number(tenant, "tenant")
+        c_quota = as_number(quota or 0, "quota")
+        c_weight = as_number(weight or 0, "weight")
+        with nogil:  # may count all blocks
+            rc = kvshm_set_tenant(self.ptr, c_tenant, c_quota, c_weight)
+        if rc < 0:
+            fail(rc, f"limits of tenant {tenant}")
+
+    def set_pin_budget(self, blocks):
+        """How many blocks may have priority 100 at once; None = any number. What has it keeps it;
+        one more is refused, OverPinBudget."""
+        cdef uint64_t c_blocks = KVSHM_NO_BUDGET if blocks is None else as_number(blocks, "blocks")
+        cdef int rc
+        self.alive()
+        rc = kvshm_set_pin_budget(self.ptr, c_blocks)
+        if rc < 0:
+            fail(rc, "budget of pins")
+
+    def pins(self):
+        """(blocks of priority 100, how many may have it or None). A walk over all blocks."""
+        return introspect.pins(self)
 
     def stats(self, *, own=False):
         """Gauges and totals by name (kvshm.Stats), of all processes or of this one alone."""

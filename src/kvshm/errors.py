@@ -27,8 +27,10 @@ __all__ = [
     "NoSpace",
     "NoSpaceInTime",
     "OverQuota",
+    "OverPinBudget",
     "PermissionDenied",
     "TimedOut",
+    "TooLarge",
     "Unsupported",
     "from_code",
 ]
@@ -57,11 +59,27 @@ class ArenaNotReady(Error):
 
 
 class NoSpace(Error):
-    """No block to be had: all are held, pinned or being filled. Also a mount that is too small."""
+    """No block to be had: all are held, pinned or being filled. Also a mount that is too small.
+
+    `reason`, of an allocation: "held" (or being filled: it may fit later), "pinned" (it would fit
+    but for blocks of priority 100), "quota", "size" (it never fits), "no_free" (evict=False);
+    else "". The statistics refused_..._total count by it.
+    """
+
+    reason: str = ""
 
 
 class OverQuota(NoSpace):
-    """This process would hold more blocks than the quota it was opened with."""
+    """This process would hold more blocks than the quota it was opened with; or a tenant has its
+    quota, and too many of its blocks are held to make room."""
+
+    reason = "quota"
+
+
+class OverPinBudget(NoSpace):
+    """As many blocks as may be have priority 100: see Arena.set_pin_budget."""
+
+    reason = "pinned"
 
 
 class Busy(Error):
@@ -111,6 +129,12 @@ class InvalidArgument(Error, ValueError):
     actual: int | None = None
 
 
+class TooLarge(NoSpace, InvalidArgument):
+    """More blocks than the arena has, or than its tenant's quota allows: it will never fit."""
+
+    reason = "size"
+
+
 class NoSlot(Error):
     """All 48 process slots are taken or draining."""
 
@@ -141,6 +165,8 @@ _OWN: tuple[type[Error], ...] = (
     Busy,  # EINUSE
     Cancelled,  # ECANCELED
     OverQuota,  # EQUOTA
+    OverPinBudget,  # EPINNED
+    TooLarge,  # ETOOLARGE
 )
 _BY_CODE: dict[int, type[Error]] = {10001 + i: cls for i, cls in enumerate(_OWN)} | {
     errno.EINVAL: InvalidArgument,

@@ -29,5 +29,5 @@ cdef class Fill:
 
 cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle parent,
                         object parts, uint32_t flags, object timeout, object priority,
-                        object tenant)
+                        object tenant, object ttl, object priority_seconds)
 cdef Fill join_fill(Attachment arena, object handles)

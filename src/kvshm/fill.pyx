@@ -13,14 +13,14 @@ from kvshm.ckvshm cimport (KVSHM_ALLOW, KVSHM_ENOSPACE, KVSHM_MAX_PARTS, KVSHM_R
                            kvshm_fill_options, kvshm_fill_options_init, kvshm_handle, kvshm_key,
                            kvshm_publish, kvshm_register)
 from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handles, as_keys, as_number,
-                            deadline_in, fail, failure, from_handle, handle_array, new_handles,
-                            now, slice_ms)
+                            as_ms, deadline_in, fail, failure, from_handle, handle_array,
+                            new_handles, no_space_in_time, now, slice_ms)
 from kvshm.lease cimport Lease, lease_of_holds
 from kvshm.views cimport view_fill
 
 import numpy as np
 
-from kvshm.errors import Closed, InvalidArgument, NoSpaceInTime, wrong_size
+from kvshm.errors import Closed, InvalidArgument, wrong_size
 
 cdef object _PRIVATE = object()
 _POLICIES = {"allow": KVSHM_ALLOW, "reject": KVSHM_REJECT}
@@ -218,7 +218,7 @@ cdef class Fill:
 
 cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle parent,
                         object parts, uint32_t flags, object timeout, object priority,
-                        object tenant):
+                        object tenant, object ttl, object priority_seconds):
     cdef Fill fill = Fill.__new__(Fill, _PRIVATE)
     cdef kvshm_fill_options options = kvshm_fill_options_init()
     cdef kvshm_evicted evicted
@@ -227,11 +227,15 @@ cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle pa
     cdef Keys given
     cdef const kvshm_key *c_keys = NULL
     cdef Bytes c_status, c_room
+    cdef kvshm_handle nothing
     cdef uint32_t count
     cdef int rc = 0
     arena.alive()
-    if not 0 <= n <= arena.blocks:
-        raise InvalidArgument(f"allocate {n}: the arena has {arena.blocks} blocks")
+    if n < 0:
+        raise InvalidArgument(f"allocate {n} blocks")
+    if n > arena.blocks:
+        count = min(n, 0xffffffff)
+        fail(kvshm_allocate(arena.ptr, count, NULL, NULL, &nothing, NULL, NULL), f"allocate {n}")
     if not 1 <= parts <= KVSHM_MAX_PARTS:
         raise InvalidArgument(f"parts: expected 1 to {KVSHM_MAX_PARTS}, got {parts}")
     if priority is not None and not 1 <= priority <= 100:
@@ -247,6 +251,8 @@ cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle pa
     options.parts = as_number(parts, "parts")
     options.priority = as_number(priority or 0, "priority")
     options.tenant = as_number(tenant, "tenant")
+    options.ttl_ms = as_ms(ttl, "ttl")
+    options.priority_ms = as_ms(priority_seconds, "priority_seconds")
     options.parent = parent
     fill.arena = arena
     fill.parts = parts
@@ -269,7 +275,7 @@ cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle pa
         PyErr_CheckSignals()
         arena.alive()
     if patient and (rc == -ETIMEDOUT or rc == -KVSHM_ENOSPACE):
-        raise NoSpaceInTime(f"allocate {count} blocks: no space within {timeout} s")
+        raise no_space_in_time(f"allocate {count} blocks", timeout)
     if rc < 0:
         fail(rc, f"allocate {count} blocks")
     fill.open_ = True

@@ -9,15 +9,15 @@ it was. A guard that dies gives its block back: what was not registered becomes 
 """
 cimport cython
 from libc.errno cimport ENOENT
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from kvshm.attach cimport Attachment
 from kvshm.ckvshm cimport (KVSHM_ALLOW, KVSHM_EPENDING, KVSHM_NO_TOUCH, KVSHM_REJECT, kvshm_abort,
                            kvshm_drop, kvshm_handle, kvshm_key, kvshm_register,
-                           kvshm_set_no_cache, kvshm_set_priority, kvshm_upgrade)
-from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_keys, as_number, fail,
-                            from_handle, new_handles)
+                           kvshm_set_no_cache, kvshm_set_priority_for, kvshm_upgrade)
+from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_keys, as_ms, as_number,
+                            fail, from_handle, new_handles)
 from kvshm.fill cimport Fill
 from kvshm.lease cimport Lease
 from kvshm.views cimport view_fill, view_held
@@ -228,12 +228,13 @@ cdef class ImmutableBlock(Guard):
         if rc < 0:
             fail(rc, f"no-cache of block {self.h.id}")
 
-    def set_priority(self, priority):
-        """0-100; 100 is never evicted."""
+    def set_priority(self, priority, seconds=None):
+        """0-100; 100 is never evicted. With `seconds`, the default returns after that time."""
         cdef uint32_t c_priority = as_number(priority, "priority")
+        cdef uint64_t ms = as_ms(seconds, "seconds")
         cdef int rc
         self.need("set_priority")
-        rc = kvshm_set_priority(self.arena.ptr, self.h, c_priority)
+        rc = kvshm_set_priority_for(self.arena.ptr, self.h, c_priority, ms)
         if rc < 0:
             fail(rc, f"priority of block {self.h.id}")
 

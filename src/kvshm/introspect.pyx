@@ -4,12 +4,14 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from kvshm.attach cimport Attachment
-from kvshm.ckvshm cimport (KVSHM_SLOTS, kvshm_block_info, kvshm_get_block, kvshm_get_info,
-                           kvshm_get_own_stats, kvshm_get_process, kvshm_get_stats, kvshm_info,
-                           kvshm_is_valid, kvshm_process, kvshm_stats)
+from kvshm.ckvshm cimport (KVSHM_FOR_GOOD, KVSHM_NO_BUDGET, KVSHM_SLOTS, kvshm_block_info,
+                           kvshm_get_block, kvshm_get_info, kvshm_get_own_stats,
+                           kvshm_get_pin_budget, kvshm_get_process, kvshm_get_stats,
+                           kvshm_get_tenants, kvshm_info, kvshm_is_valid, kvshm_process,
+                           kvshm_stats, kvshm_tenant)
 from kvshm.convert cimport as_number, fail
 
-from kvshm.records import ArenaInfo, BlockInfo, Broken, ProcessInfo, Stats
+from kvshm.records import ArenaInfo, BlockInfo, Broken, ProcessInfo, Stats, TenantInfo
 
 
 cdef extern from *:
@@ -76,7 +78,37 @@ def block(Attachment arena, block_id):
         id=c_id, key=(<char *>b.key)[:16], seq=b.seq, holders=b.holders, state=b.state,
         flags=b.flags, parent=b.parent, child=b.child, primary=b.primary, depth=b.depth,
         stamp=b.stamp, frequency=b.frequency, parts=b.parts, begun=b.begun, arrived=b.arrived,
-        priority=b.priority, tenant=b.tenant, own_holds=b.own_holds)
+        priority=b.priority, tenant=b.tenant, own_holds=b.own_holds, ttl=_left(b.ttl_ms),
+        priority_seconds=_left(b.priority_ms))
+
+
+cdef object _left(uint64_t ms):
+    return None if ms == KVSHM_FOR_GOOD else ms / 1000
+
+
+def tenants(Attachment arena):
+    cdef kvshm_tenant rows[256]
+    cdef int64_t i, n
+    arena.alive()
+    rows[0].size = sizeof(kvshm_tenant)
+    with nogil:  # a walk over all blocks
+        n = kvshm_get_tenants(arena.ptr, rows, 256)
+    if n < 0:
+        fail(n, "tenants")
+    return [TenantInfo(rows[i].tenant, rows[i].name.decode("utf-8", "replace"), rows[i].used,
+                       rows[i].quota or None, rows[i].weight or None, rows[i].share or None)
+            for i in range(n)]
+
+
+def pins(Attachment arena):
+    cdef uint64_t budget = 0, pinned = 0
+    cdef int rc
+    arena.alive()
+    with nogil:  # a walk over all blocks
+        rc = kvshm_get_pin_budget(arena.ptr, &budget, &pinned)
+    if rc < 0:
+        fail(rc, "pins")
+    return pinned, None if budget == KVSHM_NO_BUDGET else budget
 
 
 def processes(Attachment arena):

@@ -31,6 +31,7 @@ cdef class Object(StoredObject):
 
 
 cdef object create_object(Attachment arena, object key, object nbytes, object timeout,
-                          bint no_cache, object priority, bint evict, object tenant)
+                          bint no_cache, object priority, bint evict, object tenant,
+                          object ttl, object priority_seconds)
 cdef object get_object(Attachment arena, object key)
 cdef bint put_object(Attachment arena, object key, object data, dict options) except -1

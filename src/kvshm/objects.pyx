@@ -20,10 +20,10 @@ from kvshm.ckvshm cimport (KVSHM_ENOSPACE, KVSHM_EPENDING, KVSHM_NO_CACHE, KVSHM
                            kvshm_object_create, kvshm_object_data, kvshm_object_get,
                            kvshm_object_pieces, kvshm_object_read, kvshm_object_write,
                            kvshm_piece)
-from kvshm.convert cimport (Bytes, Keys, as_bytes, as_keys, as_number, as_size, deadline_in, fail,
-                            now, slice_ms)
+from kvshm.convert cimport (Bytes, Keys, as_bytes, as_keys, as_ms, as_number, as_size,
+                            deadline_in, fail, no_space_in_time, now, slice_ms)
 
-from kvshm.errors import Closed, InvalidArgument, NoSpaceInTime
+from kvshm.errors import Closed, InvalidArgument
 
 cdef object _PRIVATE = object()
 
@@ -279,7 +279,8 @@ cdef StoredObject _wrap(StoredObject out, Attachment arena, bytes key, kvshm_obj
 
 
 cdef object create_object(Attachment arena, object key, object nbytes, object timeout,
-                          bint no_cache, object priority, bint evict, object tenant):
+                          bint no_cache, object priority, bint evict, object tenant,
+                          object ttl, object priority_seconds):
     """An ObjectFill, or None if there is an object of this key."""
     cdef Keys wanted = as_keys([key])
     cdef uint64_t size = as_size(nbytes, "nbytes")
@@ -295,6 +296,8 @@ cdef object create_object(Attachment arena, object key, object nbytes, object ti
     options.flags = (KVSHM_NO_CACHE if no_cache else 0) | (0 if evict else KVSHM_NO_EVICT)
     options.priority = as_number(priority or 0, "priority")
     options.tenant = as_number(tenant, "tenant")
+    options.ttl_ms = as_ms(ttl, "ttl")
+    options.priority_ms = as_ms(priority_seconds, "priority_seconds")
     arena.enter_view()
     try:
         while True:
@@ -311,7 +314,7 @@ cdef object create_object(Attachment arena, object key, object nbytes, object ti
     if rc == -EEXIST:
         return None
     if patient and (rc == -ETIMEDOUT or rc == -KVSHM_ENOSPACE):
-        raise NoSpaceInTime(f"object of {size} bytes: no space within {timeout} s")
+        raise no_space_in_time(f"object of {size} bytes", timeout)
     if rc == -KVSHM_EPENDING:
         fail(rc, "another process is putting this object, or left parts of it that are in use")
     if rc < 0:

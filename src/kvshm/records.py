@@ -71,7 +71,10 @@ class Broken(NamedTuple):
 
 
 class BlockInfo(NamedTuple):
-    """A snapshot of one block; its fields are not mutually consistent."""
+    """A snapshot of one block; its fields are not mutually consistent.
+
+    ttl, priority_seconds: what is left of them, 0.0 = over, None = for good.
+    """
 
     id: int
     key: bytes
@@ -91,6 +94,23 @@ class BlockInfo(NamedTuple):
     priority: int
     tenant: int
     own_holds: int
+    ttl: float | None
+    priority_seconds: float | None
+
+
+class TenantInfo(NamedTuple):
+    """A tenant of an arena. used: blocks that are its own and not free. quota: how many it may
+    have, None = any number. weight: of its share against others, None = none was set (counts as 1
+    where others have one). share: by weight among the tenants that have blocks, in blocks; None
+    where nobody has a weight. name: its first 31 bytes, "" = it has none.
+    """
+
+    tenant: int
+    name: str
+    used: int
+    quota: int | None
+    weight: int | None
+    share: int | None
 
 
 class ProcessInfo(NamedTuple):

@@ -42,7 +42,7 @@ cdef inline bint inactive(const kvshm_block_record *b) noexcept nogil:
     """Cached, held by nobody, and not exempt from eviction."""
     cdef uint64_t word = read64(&b.word)
     return (word_state(word) == <uint32_t>KVSHM_READY and word_holders(word) == 0
-            and read8(&b.priority) < 100)
+            and (read8(&b.priority) & 127) < 100)
 
 
 cdef inline bint vacant(const kvshm_block_record *b) noexcept nogil:

@@ -371,7 +371,7 @@ def test_examples_in_the_documentation_are_valid(documents: Any) -> None:
     for example in examples:
         jsonschema.validate(example, documents)
         kinds.add(example["kind"])
-    assert kinds == {"list", "stat", "interval", "verify", "reap", "rm"}
+    assert kinds == {"list", "stat", "interval", "verify", "reap", "quota", "pin", "rm"}
 
 
 def test_list_survives_an_object_that_is_cut_short(source: Path, tmp_path: Path,

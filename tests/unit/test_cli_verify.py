@@ -236,6 +236,36 @@ def primary_outside(c: Copy) -> int:
     return twin
 
 
+def tenant_unknown(c: Copy) -> int:
+    i = used(c)[0]
+    c.hot["tenant"][i] = 9
+    return i
+
+
+def no_tenant(c: Copy) -> int:
+    i = used(c)[0]
+    c.hot["tenant"][i] = 256
+    return i
+
+
+def priority_above(c: Copy) -> int:
+    i = used(c)[0]
+    c.hot["priority"][i] = 101
+    return i
+
+
+def expires_never(c: Copy) -> int:
+    i = used(c)[0]
+    c.hot["flags"][i] |= layout.MORTAL
+    return i
+
+
+def calms_never(c: Copy) -> int:
+    i = used(c)[0]
+    c.hot["priority"][i] |= layout.FOR_A_WHILE
+    return i
+
+
 # What is broken -> the numbers that must be reported for it, the first for the returned block.
 SEEDS: dict[Callable[[Copy], int], list[int]] = {
     bad_state: [1, 8], free_but_held: [1], filling_without_holder: [1], last_without_holder: [1],
@@ -244,14 +274,17 @@ SEEDS: dict[Callable[[Copy], int], list[int]] = {
     duplicate_with_entry: [5], private_not_last: [5], left_in_evicting: [6, 7], dead_holder: [7],
     ready_without_key: [9], free_with_key: [9], not_in_free_map: [10], summary_off: [10],
     no_region_bit: [11], tentative_of_ready: [12], tentative_of_dead: [12, 7],
-    primary_not_held: [13], primary_of_another_key: [13], primary_outside: [13]}
+    primary_not_held: [13], primary_of_another_key: [13], primary_outside: [13],
+    tenant_unknown: [14], no_tenant: [14], priority_above: [15], expires_never: [15],
+    calms_never: [15]}
 # Held by nobody, so that the core finds the same after it attached; it does not know of summaries,
 # and in its sum a state that does not exist counts as held.
 FOR_CORE = {bad_state: [1], filling_without_holder: [1], last_without_holder: [1],
             generation_behind: [2], stray_entry: [3], entry_of_free_block: [3],
             entry_with_other_tag: [3], entry_in_other_bucket: [3], two_of_one_key: [4],
             two_entries: [5], private_not_last: [5], ready_without_key: [9], free_with_key: [9],
-            not_in_free_map: [10], tentative_of_ready: [12]}
+            not_in_free_map: [10], tentative_of_ready: [12], tenant_unknown: [14], no_tenant: [14],
+            priority_above: [15], expires_never: [15], calms_never: [15]}
 
 
 def by_number(document: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
@@ -409,7 +442,7 @@ def test_larger_than_one_region(tmp_path: Path) -> None:
     with c.live(LIVING):
         found = by_number(c.cli("verify", "--json").json)
     assert {n: [f["id"] for f in findings] for n, findings in found.items()} == {
-        10: [5000], 11: [8200]}
+        10: [5000], 11: [8200], 14: [8200]}
 
 
 def test_arena_on_the_shm_mount(arena_name: str) -> None:

@@ -27,7 +27,8 @@ EXPECTED = {
     "KVSHM_ENOTMINE": kvshm.Misuse, "KVSHM_ESTATE": kvshm.Misuse, "KVSHM_EPART": kvshm.Misuse,
     "KVSHM_EPENDING": kvshm.Busy, "KVSHM_EUNSUPPORTED": kvshm.Unsupported,
     "KVSHM_EINUSE": kvshm.Busy, "KVSHM_ECANCELED": kvshm.Cancelled,
-    "KVSHM_EQUOTA": kvshm.OverQuota,
+    "KVSHM_EQUOTA": kvshm.OverQuota, "KVSHM_EPINNED": kvshm.OverPinBudget,
+    "KVSHM_ETOOLARGE": kvshm.TooLarge,
 }
 
 

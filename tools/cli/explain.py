@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         own, epoch = identity_of(view), int(view.superblock["space_epoch"])
         given = None if args.identity is None else _identity(args.identity)
         if args.keys is not None:
-            keys = read_keys(_read(args.keys), args.keys)
+            keys = read_keys(read_file(args.keys), args.keys)
         else:
             keys = prompt_keys(view, _prompt(args), args.salt,
                                given or (own and own | {"epoch": epoch}))
@@ -82,11 +82,11 @@ def read_keys(data: bytes, name: str) -> Array:
 
 
 def _prompt(args: argparse.Namespace) -> list[int]:
-    return tokens_of(_read(args.prompt), args.prompt, args.tokenizer)
+    return tokens_of(read_file(args.prompt), args.prompt, args.tokenizer)
 
 
 def _identity(given: str) -> dict[str, Any]:
-    raw = _read(given[1:]) if given.startswith("@") else given.encode()
+    raw = read_file(given[1:]) if given.startswith("@") else given.encode()
     try:
         found = json.loads(raw)
     except ValueError as e:
@@ -99,7 +99,7 @@ def _identity(given: str) -> dict[str, Any]:
     return dict(found)
 
 
-def _read(name: str) -> bytes:
+def read_file(name: str) -> bytes:
     if name == "-":
         return sys.stdin.buffer.read()
     try:

@@ -121,6 +121,24 @@ def make_parser() -> _Parser:
     arena(made)
     made.add_argument("--yes", action="store_true", help="do it")
 
+    made = verb("quota", "quota", "what tenants have and may have; how many blocks may be pinned")
+    arena(made)
+    made.add_argument("--tenant", metavar="NAME", help="this one: its name or its number")
+    made.add_argument("--blocks", metavar="N", help="its quota: blocks, a share as 10%%, or none")
+    made.add_argument("--weight", metavar="N", help="its weight where the arena is full, or none")
+    made.add_argument("--pins", metavar="N", help="blocks that may have priority 100: a number, a "
+                      "share as 10%%, or none for any number")
+
+    made = verb("pin", "pin", "keep blocks from being evicted (priority 100)")
+    arena(made)
+    _which(made, "keys, 32 hexadecimal digits each; - = standard input", "all of its blocks")
+    made.add_argument("--seconds", type=_positive, metavar="SECONDS",
+                      help="for that time; then the default priority returns")
+
+    made = verb("unpin", "pin", "let pinned blocks be evicted again")
+    arena(made)
+    _which(made, "keys, 32 hexadecimal digits each; - = standard input", "what of it is pinned")
+
     made = verb("rm", "remove", "remove an arena")
     arena(made, required=True)
     made.add_argument("--force", action="store_true",
@@ -162,6 +180,12 @@ def make_parser() -> _Parser:
                 "possible", one=False)
     replay_options(made)
     return parser
+
+
+def _which(made: argparse.ArgumentParser, keys: str, tenant: str) -> None:
+    which = made.add_mutually_exclusive_group()
+    which.add_argument("--keys", metavar="FILE", help=keys)
+    which.add_argument("--tenant", metavar="NAME", help=f"{tenant}: its name or its number")
 
 
 def _positive(text: str) -> float:

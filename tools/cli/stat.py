@@ -10,11 +10,12 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from ..inspector import census, counters, layout
+from ..inspector import census, counters, layout, limits
 from ..inspector.view import View
 from . import text
 from .arenas import open_view
 from .failures import FINE, USAGE, Failure
+from .quota import tenants_table
 from .rights import warn_if_wide
 
 LEASES_SHOWN = 20
@@ -50,6 +51,8 @@ def describe(view: View) -> dict[str, Any]:
         sizes=_sizes(view, processes),
         stats=census.tally(view, words) | census.totals(view),
         processes=[dataclasses.asdict(p) for p in processes],
+        tenants=[dataclasses.asdict(t) for t in limits.tenants(view, words)],
+        pins=limits.pins(view, words),
         leases=[dataclasses.asdict(lease) for lease in census.leases(view)],
         policy=_policy(view),
         marks_left=max(0, head - tail),
@@ -138,6 +141,8 @@ def _render(d: dict[str, Any], color: bool) -> str:
             d["processes"], d["stats"]["blocks_total"] * d["sizes"]["block_bytes"], color)
             or "none"),
         "# leases\n" + (_leases(d["leases"], color) or "none"),
+        "# tenants\n" + (tenants_table(d["tenants"], color) or "none"),
+        text.pairs("pins", {k: "-" if v is None else v for k, v in d["pins"].items()}),
         text.pairs("totals", totals),
         text.pairs("policy", d["policy"] | {"marks_left": d["marks_left"],
                                             "waiting_for_space": d["waiting_for_space"]}),

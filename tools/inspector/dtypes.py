@@ -33,14 +33,21 @@ SUPERBLOCK = _record(layout.SUPERBLOCK, [
     ("magic", "<u8", 0), ("layout_version", "<u4", 8), ("superblock_bytes", "<u4", 12),
     ("layout_hash", "<u8", 16), ("uuid", "V16", 24), ("created_at", "<u8", 40),
     ("creator_pid", "<u8", 48), ("page_bytes", "<u8", 56), ("dead", "<u4", 64),
-    ("age_epoch", "<u4", 68), ("space_epoch", "<u4", 72), ("space", "<u4", 128),
+    ("age_epoch", "<u4", 68), ("space_epoch", "<u4", 72), ("limits", "<u4", 76),
+    ("pin_budget", "<u8", 80), ("tenants_seen", "<u8", 88, (layout.TENANTS // 64,)),
+    ("space", "<u4", 128),
     ("tick", "<u4", 192), ("evictions", "<u8", 256), ("marks_head", "<u8", 264),
     ("marks_tail", "<u8", 272), ("events_head", "<u8", 280), ("geometry", GEOMETRY, 320),
     ("fingerprint", "V16", 456), ("raw", "<u4", 472), ("numa", "<i4", 476),
     ("identity_length", "<u4", 480),
     ("name", "S64", 484), ("identity", "S1024", 548), ("policy", POLICY, layout.POLICY_AT),
     ("charged_group", "S256", 1728), ("foreign", FOREIGN, 1984),
-    ("epochs", "<u8", 3040, (layout.SLOTS,))])
+    ("epochs", "<u8", 3040, (layout.SLOTS,)), ("pinned", "<u8", 3456),
+    ("recounted_at", "<u8", 3464)])
+
+TENANT = _record(layout.TENANT, [
+    ("name_hash", "<u8", 0), ("quota", "<u8", 8), ("used", "<i8", 16), ("weight", "<u4", 24),
+    ("name", "S32", 32)])
 
 GHOST = np.dtype([("tag", "<u8"), ("gone", "<u8")])
 
@@ -64,5 +71,6 @@ HOT = _record(layout.HOT, [
 
 COLD = _record(layout.COLD, [
     ("check", "<u8", 0, (2,)), ("parts", "<u8", 16), ("nparts", "u1", 24), ("primary", "<u4", 28),
-    ("length", "<u4", 32), ("expires", "<u4", 36), ("identity", "<u8", 40), ("user", "<u8", 48),
+    ("length", "<u4", 32),
+    ("expires", "<u4", 36), ("identity", "<u4", 40), ("calms", "<u4", 44), ("user", "<u8", 48),
     ("self_check", "<u8", 56)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariants I1 to I13 of docs/protocol.md, by the independent reader.
+"""The invariants I1 to I15 of docs/protocol.md, by the independent reader.
 
 On a quiet arena none is broken. What a living process has in hand is no fault here, where the
 core's own check, meant for quiet arenas, counts it: a block in EVICTING whose one holder lives
@@ -31,6 +31,8 @@ MEANING = {
     11: "every holder has its region bit",
     12: "every tentative entry has a living filler",
     13: "who holds a duplicate holds its primary, of the same key",
+    14: "the tenant of every block is known to have some",
+    15: "a priority is at most 100, and what is for a while only says until when",
 }
 MOST = 100_000  # findings of one kind that are kept
 
@@ -201,6 +203,19 @@ def _duplicates(s: Snapshot) -> Iterator[Broken]:
                      (int(s.words[i]), int(s.words[p[j]])))
 
 
+def _hints(s: Snapshot) -> Iterator[Broken]:
+    lives = (s.states != layout.FREE) & (s.states != layout.EVICTING)
+    yield from _at(s, 14, lives & ~s.tenants_seen[s.tenant % layout.TENANTS],
+                   "its tenant is none that has blocks", s.tenant)
+    yield from _at(s, 14, lives & (s.tenant >= layout.TENANTS), "its tenant is no tenant", s.tenant)
+    yield from _at(s, 15, lives & (s.priority % layout.FOR_A_WHILE > layout.PINNED),
+                   "a priority above 100", s.priority)
+    yield from _at(s, 15, lives & ((s.flags & layout.MORTAL) != 0) & (s.expires == 0),
+                   "it is to expire, and nothing says when")
+    yield from _at(s, 15, lives & (s.priority >= layout.FOR_A_WHILE) & (s.calms == 0),
+                   "its priority is to end, and nothing says when")
+
+
 _TESTS: list[Callable[[Snapshot], Iterator[Broken]]] = [
     _states, _generations, _entries, _rivals, _ready_entries, _half_way, _holders, _sum, _keys,
-    _free_map, _regions, _tentative, _duplicates]
+    _free_map, _regions, _tentative, _duplicates, _hints]

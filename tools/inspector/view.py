@@ -44,6 +44,7 @@ class View:
         self.index = section(g.index_off, "<u8", g.buckets * layout.WAYS)
         self.free_map = section(g.free_off, "<u8", (g.blocks + 63) // 64)
         self.summary = section(g.summary_off, "<u8", g.region_words)
+        self.tenants = section(g.tenants_off, dtypes.TENANT, layout.TENANTS)
         self.ghosts = section(g.ghost_off, dtypes.GHOST, g.blocks)
 
     def words(self) -> Array:

@@ -22,7 +22,8 @@ BLOCK_DTYPE = np.dtype({
 word: holders in bits 0-47, state in 48-50 (kvshm.State), clock in 51-52, generation above.
 stamp: arena tick of its last release to nobody; now - stamp (mod 2^32) is its age.
 freq_depth: uses in bits 0-3, their epoch in 4-7, depth in the chain above.
-parent, child, sibling: block ids, 0xffffffff for none. priority: 0-100, 100 is never evicted.
+parent, child, sibling: block ids, 0xffffffff for none. priority: 0-100, 100 is never
+evicted; 128 more while it is for a while only.
 """
 assert BLOCK_DTYPE.itemsize == sizeof(kvshm_block_record)
 cdef object _PRIVATE = object()
