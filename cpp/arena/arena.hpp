@@ -37,6 +37,7 @@ struct Evictor {  // under `mutex`; all of it are hints
   Kept kept[8];
   unsigned nkept = 0;
   OwnKept own;
+  unsigned small_share = 512;  // of the blocks seen last, in 1/1024 (s3fifo)
 };
 
 class Pin;
@@ -56,6 +57,8 @@ struct Arena {
   Mark* marks = nullptr;
   Ghost* ghosts = nullptr;
   Tenant* tenants = nullptr;
+  UsesLine* uses = nullptr;
+  ShadowHeader* shadow = nullptr;
   std::byte* data = nullptr;
   std::uint32_t nblocks = 0;
   std::uint64_t block_bytes = 0, nbuckets = 0;
@@ -72,6 +75,7 @@ struct Arena {
   std::atomic<std::uint64_t> holding{0};  // counted only with a quota (blocks/quota.hpp)
   Leases leases;
   Evictor evictor;
+  std::mutex controller_mutex;  // one step at a time
   Waits waits;
   std::uint64_t stats_at_attach[kStatRoom] = {};
 

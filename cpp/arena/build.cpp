@@ -82,6 +82,8 @@ int bind_sections(Arena& a) {
   a.marks = reinterpret_cast<Mark*>(a.base + g.marks_off);
   a.ghosts = reinterpret_cast<Ghost*>(a.base + g.ghost_off);
   a.tenants = reinterpret_cast<Tenant*>(a.base + g.tenants_off);
+  a.uses = reinterpret_cast<UsesLine*>(a.base + g.uses_off);
+  a.shadow = reinterpret_cast<ShadowHeader*>(a.base + g.shadow_off);
   a.data = a.base + g.data_off;
   a.nblocks = std::uint32_t(g.blocks);
   a.block_bytes = g.block_bytes;
@@ -137,7 +139,7 @@ int build_object(Arena& a, int fd, const kvshm_options& o, std::int64_t deadline
   std::snprintf(sb.name, sizeof sb.name, "%s", a.name.c_str());
   if (int rc = write_identity(sb, o.identity)) return rc;
   charged_group(sb.charged_group, sizeof sb.charged_group);
-  default_policy(sb.policy);
+  default_policy(sb.policy, a.geometry.blocks);
   init_blocks(a);
   KVSHM_STEP("create.filled");
   a.created = true;

@@ -25,7 +25,9 @@ std::uint64_t lay_out(Geometry& g, std::uint64_t n, std::uint64_t page) {
   g.index_off = take(g.buckets * kIndexWays * 8);
   g.free_off = take(up((n + 63) / 64, 64) * 8);
   g.summary_off = take(g.region_words * 8);
-  g.ghost_off = take(n * sizeof(Ghost));
+  g.ghost_off = take(ghost_places(n) * sizeof(Ghost));
+  g.uses_off = take(uses_lines(n) * sizeof(UsesLine));
+  g.shadow_off = take(shadow_bytes(n));
   g.tenants_off = take(kTenants * sizeof(Tenant));
   g.marks_off = take(kMarks * sizeof(Mark));
   g.events_off = take(kEvents * sizeof(Event));
@@ -87,6 +89,10 @@ std::uint64_t layout_hash() {
                                  sizeof(Mark),
                                  sizeof(Event),
                                  sizeof(Ghost),
+                                 sizeof(UsesLine),
+                                 sizeof(ShadowHeader),
+                                 kShadows,
+                                 kShadowWays,
                                  kRegionBlocks,
                                  kLeaseLines,
                                  kTouchRing,

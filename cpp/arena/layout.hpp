@@ -1,7 +1,7 @@
 // Layout 1: what lies in the arena object, by offsets only.
 //
-//   superblock | slots | regions | hot | cold | index | free map, summary | ghost | tenants | marks
-//   | events | data
+//   superblock | slots | regions | hot | cold | index | free map, summary | ghost | uses | shadow
+//   | tenants | marks | events | data
 //
 // The geometry is a pure function of (bytes, block_bytes, blocks): attach recomputes it and trusts
 // nothing that it reads. All sections start at a multiple of 4096.
@@ -30,7 +30,7 @@ static_assert(kStatCount <= kStatRoom);
 struct Geometry {
   std::uint64_t bytes, block_bytes, blocks, buckets;
   std::uint64_t slots_off, regions_off, hot_off, cold_off, index_off, free_off, summary_off,
-      ghost_off, tenants_off, marks_off, events_off, data_off;
+      ghost_off, uses_off, shadow_off, tenants_off, marks_off, events_off, data_off;
   std::uint64_t region_words;  // u64 words of region bits per slot
 };
 
@@ -38,9 +38,12 @@ struct Geometry {
 struct alignas(64) PolicyTable {
   std::atomic<std::uint64_t> version;
   std::atomic<std::uint64_t> name[4];
-  std::atomic<std::uint32_t> sample, second_chance, age_period, reserved;
-  std::atomic<std::uint32_t> shift[16];
+  std::atomic<std::uint32_t> sample, flags, age_period;  // flags: KVSHM_POLICY_...
+  std::atomic<std::uint32_t> young, small;               // in 1/1024 of the blocks
+  std::atomic<std::uint32_t> touch_mask;                 // see evict/touches.hpp; all ones: none
+  std::atomic<std::uint32_t> levels[16];                 // by uses: [ rank: 8 | shift: 8 ]
 };
+static_assert(sizeof(PolicyTable) == 128);
 
 // Who came last with another identity. `version` guards the text as in PolicyTable.
 struct ForeignNote {
@@ -66,7 +69,7 @@ struct alignas(4096) Superblock {
   alignas(64) std::atomic<std::uint32_t> space;
   // Ticks: counted up by every release to nobody; a stamp is one of them.
   alignas(64) std::atomic<std::uint32_t> tick;
-  alignas(64) std::atomic<std::uint64_t> evictions;
+  alignas(64) std::atomic<std::uint32_t> aged_at;  // tick of the last step of age_epoch
   std::atomic<std::uint64_t> marks_head, marks_tail, events_head;
   alignas(64) Geometry geometry;
   std::uint8_t fingerprint[16];
@@ -90,7 +93,7 @@ static_assert(offsetof(Superblock, dead) == 64 && offsetof(Superblock, space_epo
               offsetof(Superblock, limits) == 76 && offsetof(Superblock, pin_budget) == 80 &&
               offsetof(Superblock, tenants_seen) == 88 && offsetof(Superblock, pinned) == 3456 &&
               offsetof(Superblock, space) == 128 && offsetof(Superblock, tick) == 192 &&
-              offsetof(Superblock, evictions) == 256 && offsetof(Superblock, geometry) == 320 &&
+              offsetof(Superblock, aged_at) == 256 && offsetof(Superblock, geometry) == 320 &&
               offsetof(Superblock, charged_group) == 1728 &&
               offsetof(Superblock, foreign) == 1984 && offsetof(Superblock, epochs) == 3040);
 
@@ -146,6 +149,23 @@ struct alignas(64) Event {
   std::atomic<std::uint64_t> turn, op, key[2], parent[2], reserved[2];
 };
 
+// How often keys that left were used: see evict/uses.hpp.
+struct alignas(64) UsesLine {
+  std::atomic<std::uint64_t> words[8];
+};
+
+inline constexpr unsigned kShadows = 5, kShadowWays = 32;
+
+// What the controller of the adaptive policy works with; who has that post alone writes.
+struct alignas(64) ShadowHeader {
+  std::atomic<std::uint64_t> cursors[kSlots];  // records of each slot's ring taken so far
+  std::atomic<std::uint64_t> records, lost;    // taken in; overwritten before they were
+  std::atomic<std::uint64_t> hits[kShadows];   // doubles: hits by weight, discounted
+  std::atomic<std::uint64_t> weight;           // the one in force
+  std::atomic<std::uint64_t> switches, at;     // how often it changed; seconds of the last step
+};
+static_assert(sizeof(ShadowHeader) == 512);
+
 struct Ghost {  // a key that left, and how: see evict/ghost.hpp
   std::atomic<std::uint64_t> tag, gone;
 };
@@ -154,6 +174,26 @@ static_assert(sizeof(Ghost) == 16);
 // False: does not fit (bytes too small, or blocks == 0 results). page = size of the mount's pages.
 bool compute_geometry(std::uint64_t bytes, std::uint64_t block_bytes, std::uint64_t blocks,
                       std::uint64_t page, Geometry* out);
+// Places of the memory of keys that left, in sets of four; lines of the memory of their uses.
+constexpr std::uint64_t ghost_places(std::uint64_t blocks) { return (blocks + 15) / 16 * 4; }
+constexpr std::uint64_t uses_lines(std::uint64_t blocks) { return (blocks * 3 + 15) / 16; }
+// The shadow caches see the keys whose hash has so many zero bits: one in 2^n.
+constexpr unsigned shadow_bits(std::uint64_t blocks) {
+  return blocks <= 512 ? 0 : blocks <= 65536 ? 3 : 5;
+}
+struct ShadowShape {  // of each of the kShadows caches
+  std::uint64_t sets;
+  unsigned ways;
+};
+constexpr ShadowShape shadow_shape(std::uint64_t blocks) {
+  const std::uint64_t n = blocks >> shadow_bits(blocks);
+  const std::uint64_t sets = n < kShadowWays ? 1 : n / kShadowWays;
+  return {sets, unsigned(n / sets)};
+}
+constexpr std::uint64_t shadow_bytes(std::uint64_t blocks) {
+  const ShadowShape s = shadow_shape(blocks);
+  return sizeof(ShadowHeader) + s.sets * s.ways * kShadows * 8;
+}
 bool same_geometry(const Geometry& a, const Geometry& b);
 // Changes whenever a size, alignment or constant of this layout does.
 std::uint64_t layout_hash();

@@ -21,6 +21,7 @@
 #include "evict/ghost.hpp"
 #include "evict/links.hpp"
 #include "evict/own.hpp"
+#include "evict/uses.hpp"
 #include "index/index.hpp"
 
 namespace kvshm {
@@ -94,18 +95,6 @@ void remember(kvshm_evicted* ev, Key k) {
   ev->count++;
 }
 
-// Frequencies halve every age_period allocations per block: a new epoch.
-void age(Arena& a, std::uint32_t evicted) {
-  const std::uint32_t period = a.sb->policy.age_period.load(std::memory_order_relaxed);
-  if (!period || !evicted) return;
-  const std::uint64_t span = std::uint64_t{period} * a.nblocks;
-  KVSHM_STEP("alloc.age");
-  const std::uint64_t before = a.sb->evictions.fetch_add(evicted, std::memory_order_relaxed);
-  if (before / span == (before + evicted) / span) return;
-  KVSHM_STEP("alloc.epoch");
-  a.sb->age_epoch.fetch_add(1, std::memory_order_relaxed);
-}
-
 // A claimed block gets a clean descriptor before anybody is told of it.
 void prepare(Arena& a, std::uint32_t id, const FillSpec& spec) {
   Hot& h = a.hot[id];
@@ -131,6 +120,7 @@ void prepare(Arena& a, std::uint32_t id, const FillSpec& spec) {
   h.child.store(kNone, std::memory_order_relaxed);
   h.sibling.store(kNone, std::memory_order_relaxed);
   h.parent.store(kNone, std::memory_order_relaxed);
+  h.stamp.store(0, std::memory_order_relaxed);
   const std::uint32_t epoch = a.sb->age_epoch.load(std::memory_order_relaxed) & 15;
   h.freq_depth.store(epoch << 4, std::memory_order_relaxed);
 }
@@ -182,7 +172,7 @@ int take(Arena& a, const Claim& c, const std::uint32_t* ids, const FillSpec& spe
   const std::uint32_t ended = i + (rc != 0), victims = ended > c.free ? ended - c.free : 0;
   a.count(kStat_allocated_total, i);
   a.count(kStat_evicted_total, victims);
-  age(a, victims);
+  if (victims) age(a);
   if (!rc) return 0;
   untake(a, c, ids, i, spec);
   return fail(rc, "another thread of this process is stopped in the midst of block %u of arena %s",

@@ -67,7 +67,9 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
     if (s != kFilling && !is_ready(w)) return -KVSHM_ESTATE;
     if (KVSHM_BROKEN(filling_to_free) && s == kFilling && !others) return close_block(a, id), 0;
     if (others || (s == kReady && !flagged) || (KVSHM_BROKEN(last_unclosed) && s == kReadyLast)) {
-      if (!others) h.stamp.store(ticks.next(), std::memory_order_relaxed);
+      if (!others) ticks.stamp(h);
+      const std::uint64_t lo = h.key[0].load(std::memory_order_relaxed);
+      const std::uint32_t fd = h.freq_depth.load(std::memory_order_relaxed);
       KVSHM_STEP("leave.bit");
       // release: my reads of the payload are over before somebody may evict the block
       // seq_cst, as every change that wakes: a waiter's bit is seen, or the waiter sees this
@@ -82,6 +84,7 @@ int leave_word(Arena& a, std::uint32_t id, Ticks& ticks) {
         wake_fill(a, id);
       } else {
         ticks.released++;
+        ticks.touch(lo, fd);
       }
       return 0;
     }

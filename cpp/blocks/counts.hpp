@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "arena/arena.hpp"
+#include "evict/touches.hpp"
 
 namespace kvshm {
 
@@ -47,7 +48,12 @@ std::uint32_t own_count(const Arena& a, std::uint32_t id);
 // A batch of releases: stamps reserved in one step and taken tail first, one count at the end.
 class Ticks {
  public:
-  explicit Ticks(Arena& a, std::uint32_t expected = 1) : a_(a), expected_(expected) {}
+  explicit Ticks(Arena& a, std::uint32_t expected = 1)
+      : a_(a),
+        expected_(expected),
+        // relaxed, of a line that is hardly ever written: an old policy for a batch more
+        once_(a.sb->policy.flags.load(std::memory_order_relaxed) & KVSHM_POLICY_ONCE),
+        touch_mask_(a.sb->policy.touch_mask.load(std::memory_order_relaxed)) {}
   Ticks(const Ticks&) = delete;
   ~Ticks() { a_.count(kStat_released_total, released); }
   std::uint32_t next() {
@@ -59,11 +65,23 @@ class Ticks {
     left_--;
     return at_++;
   }
+  // For a block that nobody holds any more; where only the first one counts, 0 tells that it is due.
+  void stamp(Hot& h) {
+    if (!once_ || !h.stamp.load(std::memory_order_relaxed))
+      h.stamp.store(next(), std::memory_order_relaxed);
+  }
+  // A use of the key is over, for who learns from uses.
+  void touch(std::uint64_t key_lo, std::uint32_t freq_depth) {
+    const std::uint64_t mixed = touches::mixed(key_lo);
+    if (touches::sampled(mixed, touch_mask_)) touches::record(a_, mixed, freq_depth);
+  }
   std::uint64_t released = 0;
 
  private:
   Arena& a_;
   std::uint32_t expected_, left_ = 0, at_ = 0;
+  bool once_;
+  std::uint32_t touch_mask_;
 };
 
 }  // namespace kvshm

@@ -39,6 +39,7 @@ enum Flags : std::uint8_t {
   kLastWanted = 16,            // NO_CACHE asked for before publish
   kMortal = KVSHM_F_MORTAL,    // Cold.expires says until when it can be found
   kInserting = 32,             // somebody makes, or has made, its entry: one inserter a life
+  kMain = 64,                  // in the main queue of s3fifo: a hint, set at any time
 };
 
 struct alignas(64) Hot {

@@ -6,6 +6,7 @@
 #include "blocks/counts.hpp"
 #include "blocks/deadlines.hpp"
 #include "evict/links.hpp"
+#include "evict/uses.hpp"
 #include "index/index.hpp"
 
 namespace kvshm {
@@ -127,6 +128,22 @@ bool all_arrived(const Arena& a, std::uint32_t id) {
   return n && (c.parts.load(std::memory_order_acquire) & want) == want;
 }
 
+namespace {
+
+// A key that comes back is worth what it was.
+void begin_uses(Arena& a, std::uint32_t id, Key key) {
+  const std::uint32_t flags = a.sb->policy.flags.load(kRelaxed);
+  if (!(flags & KVSHM_POLICY_MEMORY)) return;
+  const unsigned uses = recall(a, key);
+  if (!uses) return;
+  Hot& h = a.hot[id];
+  const std::uint32_t epoch = a.sb->age_epoch.load(kRelaxed) & 15;
+  h.freq_depth.store((h.freq_depth.load(kRelaxed) & ~0xffu) | epoch << 4 | uses, kRelaxed);
+  if (flags & KVSHM_POLICY_QUEUES) h.flags.fetch_or(kMain, kRelaxed);
+}
+
+}  // namespace
+
 int publish(Arena& a, kvshm_handle h) {
   // FILLING first, then READY: another member may publish between the two looks.
   if (!fills(a, h.id, h.seq)) {
@@ -140,6 +157,7 @@ int publish(Arena& a, kvshm_handle h) {
   if (!all_arrived(a, h.id) && !KVSHM_BROKEN(parts_unchecked)) return -KVSHM_EPART;
   const std::uint32_t up = a.hot[h.id].parent.load(kRelaxed);
   link_child(a, h.id, up);
+  begin_uses(a, h.id, a.hot[h.id].load_key());
   // FAILED: a reaper found only dead members and erased its entry before we joined.
   const Published p = publish_fill(a, h.id, flags & (kLastWanted | kFailed));
   if (p == Published::kNotMine) return -KVSHM_ENOTMINE;
@@ -190,7 +208,10 @@ int register_block(Arena& a, kvshm_handle h, Key key, int policy, kvshm_handle* 
     if (v.result == KVSHM_ST_DUPLICATE) hot.flags.fetch_or(kDuplicate, kRelaxed);
     if (v.result == KVSHM_ST_PRIVATE) hot.flags.fetch_or(kPrivate, kRelaxed);
   }
-  if (v.result == KVSHM_ST_PRIMARY) link_child(a, h.id, hot.parent.load(kRelaxed));
+  if (v.result == KVSHM_ST_PRIMARY) {
+    link_child(a, h.id, hot.parent.load(kRelaxed));
+    begin_uses(a, h.id, hot.load_key());
+  }
   // FAILED: its entry was erased by a reaper before we joined.
   // M:aon.10
   const bool last = v.result != KVSHM_ST_PRIMARY || (flags & (kLastWanted | kFailed));

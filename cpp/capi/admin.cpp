@@ -76,7 +76,12 @@ int kvshm_reap(kvshm_arena* h, kvshm_reap_report* report) {
   return reap_dead(*call, report);
 }
 
-int kvshm_tick(kvshm_arena* h) { return kvshm_reap(h, nullptr); }
+int kvshm_tick(kvshm_arena* h) {
+  const int rc = kvshm_reap(h, nullptr);
+  if (rc < 0) return rc;
+  const std::int64_t stepped = kvshm_step_policy(h);
+  return stepped < 0 ? int(stepped) : rc;
+}
 
 #define KVSHM_ADD(name, text) \
   out->name += a.slots[s].stats[kStat_##name].load(std::memory_order_relaxed);

@@ -6,6 +6,8 @@
 #include "arena/lock.hpp"
 #include "arena/posts.hpp"
 #include "capi/call.hpp"
+#include "evict/choose.hpp"
+#include "evict/controller.hpp"
 #include "evict/evict.hpp"
 
 using namespace kvshm;
@@ -45,10 +47,11 @@ int kvshm_get_policy(kvshm_arena* h, kvshm_policy* out) {
   }
   out->name[31] = 0;
   out->sample = p.sample;
-  out->second_chance = p.second_chance;
   out->age_period = p.age_period;
-  for (int i = 0; i < 16; i++) out->shift[i] = p.shift[i];
-  out->zero = 0;
+  out->flags = p.flags;
+  out->young = p.young_share;
+  out->small = p.small;
+  for (int i = 0; i < 16; i++) out->shift[i] = p.shift[i], out->rank[i] = p.rank[i];
   return 0;
 }
 
@@ -58,39 +61,26 @@ int kvshm_set_policy(kvshm_arena* h, const kvshm_policy* in) {
     return fail(-EINVAL, "policy: sample %u, wanted 1-64", in->sample);
   for (std::uint32_t s : in->shift)
     if (s > 31) return fail(-EINVAL, "policy: shift %u, wanted 0-31", s);
+  for (std::uint32_t r : in->rank)
+    if (r > 100) return fail(-EINVAL, "policy: rank %u, wanted 0-100", r);
+  if (in->flags & ~std::uint32_t{KVSHM_POLICY_ALL})
+    return fail(-EINVAL, "policy: flags %#x, wanted some of %#x", in->flags, KVSHM_POLICY_ALL);
+  if (in->young > 1023 || in->small > 1024)
+    return fail(-EINVAL, "policy: young %u, small %u: wanted 0-1023, 0-1024 (1/1024 of the blocks)",
+                in->young, in->small);
   Call call(h);
   if (call.rc()) return call.rc();
-  PolicyTable& t = call->sb->policy;
-  // Odd while written: the next writer waits a moment for this one. If it died there, or takes that
-  // long, it is overtaken; the worst is a mixture of two tables, a poorer choice of victims.
-  std::uint64_t v = t.version.load(std::memory_order_acquire);
-  for (const std::int64_t deadline = now_ms() + kWriterMs; (v & 1) && now_ms() < deadline;) {
-    std::this_thread::yield();
-    v = t.version.load(std::memory_order_acquire);
-  }
-  std::uint64_t odd;
-  KVSHM_STEP("policy.odd");
-  do {
-    odd = (v | 1) + (v & 1 ? 2 : 0);
-  } while (!t.version.compare_exchange_weak(v, odd, std::memory_order_seq_cst));
-  constexpr auto release = std::memory_order_release;
-  char name[32] = {};
-  std::memcpy(name, in->name, strnlen(in->name, 31));
-  for (int i = 0; i < 4; i++) {
-    std::uint64_t w;
-    std::memcpy(&w, name + 8 * i, 8);
-    t.name[i].store(w, release);
-  }
-  KVSHM_STEP("policy.half");
-  t.sample.store(in->sample, release);
-  t.second_chance.store(in->second_chance ? 1 : 0, release);
-  t.age_period.store(in->age_period, release);
-  for (int i = 0; i < 16; i++) t.shift[i].store(in->shift[i], release);
-  KVSHM_STEP("policy.even");
-  std::uint64_t expected = odd;
-  t.version.compare_exchange_strong(expected, odd + 1, std::memory_order_seq_cst);
+  write_policy(*call, *in);
   return 0;
 }
+
+int64_t kvshm_step_policy(kvshm_arena* h) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  return step_controller(*call);
+}
+
+void kvshm_set_controller(kvshm_controller_fn fn, void* user) { set_controller(fn, user); }
 
 int64_t kvshm_mark_victims(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
   Call call(h);

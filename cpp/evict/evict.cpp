@@ -1,54 +1,14 @@
 #include "evict/evict.hpp"
 
 #include "blocks/tenants.hpp"
+#include "evict/choose.hpp"
 #include "evict/links.hpp"
 #include "index/index.hpp"
 
 namespace kvshm {
 namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr std::uint32_t kLookAtAll = 64, kMaxScan = 65536;
 constexpr unsigned kRun = 8, kTries = 8;
-
-// seq_cst: who waits for space has set its bit and looks once more (pairs with wake_space)
-word_t look(const Hot& h) { return h.word.load(std::memory_order_seq_cst); }
-
-// The best-scored of a sample, or kNone if nothing is evictable.
-std::uint32_t candidate(Arena& a, const Policy& p, std::uint32_t step) {
-  const std::uint32_t n = a.nblocks, now = a.sb->tick.load(kRelaxed);
-  std::uint32_t best = kNone, spared = kNone, seen = 0, limit = n;
-  Score best_score{}, spared_score{};
-  auto next = [&](std::uint64_t at) { return at + step >= n ? at + step - n : at + step; };
-  std::uint64_t& hand = a.evictor.hand;
-  std::uint64_t ahead = hand;  // a sample is as many cache misses: keep some of them in flight
-  for (int i = 0; i < 8; i++, ahead = next(ahead)) __builtin_prefetch(&a.hot[ahead]);
-  for (std::uint32_t steps = 1; steps <= limit; steps++) {
-    const std::uint32_t id = std::uint32_t(hand);
-    hand = next(hand);
-    __builtin_prefetch(&a.hot[ahead]);
-    ahead = next(ahead);
-    Hot& h = a.hot[id];
-    if (!evictable(a, id)) continue;
-    seen++;
-    const Score s = score(a, p, id, now);
-    word_t w = h.word.load(kRelaxed);
-    if (p.second_chance && clock_of(w) && s.age != kOverAge) {
-      KVSHM_STEP("evict.chance");
-      h.word.compare_exchange_strong(w, w - (word_t{1} << kClockShift), std::memory_order_acq_rel);
-      if (spared == kNone || s.worse_than(spared_score)) spared = id, spared_score = s;
-    } else if (best == kNone || s.worse_than(best_score)) {
-      best = id, best_score = s;
-    }
-    // Few evictable ones: look at all. Many: a sample will do.
-    const std::uint64_t estimate = std::uint64_t{n} * seen / steps;
-    if (seen >= p.sample && best != kNone && (estimate > kLookAtAll || steps >= kMaxScan)) break;
-  }
-  // A second chance is among equals: it does not spare who is above its share.
-  if (best != kNone && spared != kNone &&
-      spared_score.reluctance + kWithinShare / 2 < best_score.reluctance)
-    return spared;
-  return best != kNone ? best : spared;
-}
 
 // A kept leaf is taken only as it was seen: not used since, and still without a child.
 bool still_leaf(Arena& a, const Kept& k) {
@@ -58,8 +18,9 @@ bool still_leaf(Arena& a, const Kept& k) {
 
 // From a leaf upwards: blocks that become leaves and are no younger than the candidate. Up to 8 are
 // claimed, up to 8 more are kept for the next eviction, the deepest to be taken first.
-std::uint32_t take_run(Arena& a, const Over& over, std::uint32_t leaf, std::uint32_t from,
+std::uint32_t take_run(Arena& a, const Policy& p, std::uint32_t leaf, std::uint32_t from,
                        std::uint32_t n, std::uint32_t* ids) {
+  const Over& over = p.over;
   const bool only_over = over.any && over.has(a.hot[from].tenant.load(kRelaxed));
   const std::uint32_t limit_stamp = a.hot[from].stamp.load(kRelaxed);
   std::uint32_t got = 0, x = leaf;
@@ -76,9 +37,12 @@ std::uint32_t take_run(Arena& a, const Over& over, std::uint32_t leaf, std::uint
       if (nmore == kRun || !evictable(a, x)) break;
       more[nmore++] = {x, stamp};
     }
-    if (!a.in_range(up) || std::int32_t(a.hot[up].stamp.load(kRelaxed) - limit_stamp) > 0) break;
+    if (!a.in_range(up)) break;
     const std::uint32_t other = first_child(a, up);
     if (other != kNone && other != x) break;
+    // Leaves go in the order in which they became one: now, behind all others.
+    if (p.leaf_queue) a.hot[up].stamp.store(a.sb->tick.fetch_add(1, kRelaxed) + 1, kRelaxed);
+    if (std::int32_t(a.hot[up].stamp.load(kRelaxed) - limit_stamp) > 0) break;
     x = up;
   }
   while (nmore && a.evictor.nkept < kRun) a.evictor.kept[a.evictor.nkept++] = more[--nmore];
@@ -86,21 +50,6 @@ std::uint32_t take_run(Arena& a, const Over& over, std::uint32_t leaf, std::uint
 }
 
 }  // namespace
-
-Score score(Arena& a, const Policy& p, std::uint32_t id, std::uint32_t now) {
-  const Hot& h = a.hot[id];
-  const std::uint32_t age = now - h.stamp.load(kRelaxed);
-  const unsigned f = frequency(h.freq_depth.load(kRelaxed), a.sb->age_epoch.load(kRelaxed));
-  const bool within = p.over.any && !p.over.has(h.tenant.load(kRelaxed));
-  if (expired(a, id)) return {0, kOverAge};
-  return {priority_now(a, id) + (within ? kWithinShare : 0), age >> p.shift[f]};
-}
-
-bool evictable(Arena& a, std::uint32_t id) {
-  const Hot& h = a.hot[id];
-  const word_t w = look(h);
-  return state(w) == kReady && !holders(w) && !pinned(a, id);
-}
 
 bool claim_evictable(Arena& a, std::uint32_t id, bool any_priority) {
   Hot& h = a.hot[id];
@@ -126,21 +75,6 @@ void give_back_victim(Arena& a, std::uint32_t id) {
   // M:aon.3
   h.word.store(with_holders(with_state(w, kReady), 0), std::memory_order_seq_cst);
   KVSHM_STEP("evict.returned");
-}
-
-std::uint32_t hand_step(std::uint32_t n) {
-  if (n < 3) return 1;
-  std::uint32_t step = std::uint32_t(n * 0.6180339887) | 1;
-  auto gcd = [](std::uint32_t x, std::uint32_t y) {
-    while (y) {
-      const std::uint32_t r = x % y;
-      x = y;
-      y = r;
-    }
-    return x;
-  };
-  while (gcd(step, n) != 1) step++;
-  return step % n;
 }
 
 std::uint32_t claim_victims(Arena& a, std::uint32_t n, std::uint32_t* ids, bool* exhausted) {
@@ -175,7 +109,7 @@ std::uint32_t claim_victims(Arena& a, std::uint32_t n, std::uint32_t* ids, bool*
       break;
     }
     const std::uint32_t leaf = walk_to_leaf(a, c, &steps);
-    std::uint32_t more = leaf == kNone ? 0 : take_run(a, policy.over, leaf, c, n - got, ids + got);
+    std::uint32_t more = leaf == kNone ? 0 : take_run(a, policy, leaf, c, n - got, ids + got);
     // A held leaf, or too long a chain, again and again: rather strand a tail than refuse.
     if (!more && ++failed >= kTries / 2 && claim_evictable(a, c)) ids[got] = c, more = 1;
     if (more) failed = 0;

@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include "evict/uses.hpp"
 #include "index/index.hpp"
 
 namespace kvshm {
@@ -16,9 +17,8 @@ namespace ghost {
 Spot spot_of(const Arena& a, Key key) {
   // Mixed, since a raw arena's keys may be counted numbers.
   const std::uint64_t mixed = key.lo * 0x9e3779b97f4a7c15;
-  const std::uint64_t sets = a.nblocks < kWays ? 1 : a.nblocks / kWays;
-  return {key.hi ^ mixed, a.ghosts + bucket_of(mixed, sets) * kWays,
-          a.nblocks < kWays ? a.nblocks : kWays};
+  const std::uint64_t sets = ghost_places(a.nblocks) / kWays;
+  return {key.hi ^ mixed, a.ghosts + bucket_of(mixed, sets) * kWays, kWays};
 }
 
 }  // namespace ghost
@@ -51,6 +51,9 @@ void keep_ghost(Arena& a, std::uint32_t id, Gone why, std::uint32_t now) {
     if (age > oldest) to = &g, oldest = age;
   }
   const unsigned uses = frequency(h.freq_depth.load(kRelaxed), a.sb->age_epoch.load(kRelaxed));
+  // Only what was evicted: what somebody removed or closed is not wanted back.
+  if (why == Gone::kEvicted && a.sb->policy.flags.load(kRelaxed) & KVSHM_POLICY_MEMORY)
+    remember(a, key, uses + 1);
   KVSHM_STEP("ghost.tag");
   to->tag.store(s.tag, kRelaxed);
   KVSHM_STEP("ghost.half");
@@ -58,7 +61,9 @@ void keep_ghost(Arena& a, std::uint32_t id, Gone why, std::uint32_t now) {
 }
 
 void prefetch_ghost(const Arena& a, std::uint32_t id) {
-  __builtin_prefetch(ghost::spot_of(a, a.hot[id].load_key()).places, 1);
+  const Key key = a.hot[id].load_key();
+  __builtin_prefetch(ghost::spot_of(a, key).places, 1);
+  if (a.sb->policy.flags.load(kRelaxed) & KVSHM_POLICY_MEMORY) prefetch_uses(a, key);
 }
 
 }  // namespace kvshm

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "evict/choose.hpp"
 #include "evict/evict.hpp"
 #include "evict/links.hpp"
 #include "index/index.hpp"

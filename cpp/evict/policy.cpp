@@ -1,25 +1,43 @@
 // The parameter table and the victim marks: how decisions made elsewhere (kvshm.eviction) reach
 // every process as data.
 #include <cstring>
+#include <thread>
 
+#include "arena/lock.hpp"
+#include "evict/choose.hpp"
+#include "evict/controller.hpp"
 #include "evict/evict.hpp"
+#include "evict/uses.hpp"
 
 namespace kvshm {
 namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr std::int64_t kWriterMs = 20;  // for another process to write a table
+
+// A block's life and its last release: one that was used since it was marked is no victim.
+std::uint64_t mark_of(const Arena& a, std::uint32_t id, std::uint64_t seq) {
+  const std::uint32_t stamp = a.in_range(id) ? a.hot[id].stamp.load(kRelaxed) : 0;
+  return std::uint64_t{stamp} << 32 | std::uint32_t(seq);
 }
 
-void default_policy(PolicyTable& t) {
-  char name[32] = "clock";
+}
+
+// Age alone, until a controller knows better: of all static tables the one that loses least on any of
+// the real traces is LRU's or close to it, and it is the one that nobody wonders at.
+void default_policy(PolicyTable& t, std::uint64_t blocks) {
+  char name[32] = "adaptive";
   for (int i = 0; i < 4; i++) {
     std::uint64_t w;
     std::memcpy(&w, name + 8 * i, 8);
     t.name[i].store(w, kRelaxed);
   }
-  t.sample.store(20, kRelaxed);
-  t.second_chance.store(1, kRelaxed);
+  t.sample.store(24, kRelaxed);
+  t.flags.store(KVSHM_POLICY_MEMORY | KVSHM_POLICY_TOUCHES, kRelaxed);
   t.age_period.store(10, kRelaxed);
-  for (auto& s : t.shift) s.store(0, kRelaxed);
+  t.young.store(0, kRelaxed);
+  t.small.store(512, kRelaxed);
+  t.touch_mask.store((1u << shadow_bits(blocks)) - 1, kRelaxed);
+  for (auto& level : t.levels) level.store(0, kRelaxed);
   t.version.store(2, std::memory_order_release);
 }
 
@@ -32,14 +50,65 @@ Policy read_policy(const Arena& a) {
     const std::uint64_t before = t.version.load(std::memory_order_acquire);
     // acquire on each: none may move behind the second look at the version
     p.sample = t.sample.load(std::memory_order_acquire);
-    p.second_chance = t.second_chance.load(std::memory_order_acquire);
+    const std::uint32_t flags = p.flags = t.flags.load(std::memory_order_acquire);
+    p.second_chance = flags & KVSHM_POLICY_SECOND_CHANCE;
+    p.leaf_queue = flags & KVSHM_POLICY_LEAF_QUEUE;
+    p.queues = flags & KVSHM_POLICY_QUEUES;
     p.age_period = t.age_period.load(std::memory_order_acquire);
-    for (int i = 0; i < 16; i++)
-      p.shift[i] = std::uint8_t(t.shift[i].load(std::memory_order_acquire) & 31);
+    p.young_share = t.young.load(std::memory_order_acquire);
+    p.small = t.small.load(std::memory_order_acquire);
+    for (int i = 0; i < 16; i++) {
+      const std::uint32_t level = t.levels[i].load(std::memory_order_acquire);
+      p.shift[i] = std::uint8_t(level & 31);
+      p.rank[i] = std::uint8_t(level >> 8);
+    }
     if (!(before & 1) && t.version.load(kRelaxed) == before) break;
   }
-  if (p.sample < 1 || p.sample > 64) p.sample = 20;
+  if (p.sample < 1 || p.sample > 64) p.sample = 24;
+  // At least a tick, so that admission never takes what was given back this moment.
+  if (p.young_share)
+    p.young = std::uint32_t(std::uint64_t{a.nblocks} * (p.young_share & 1023) / 1024) + 1;
   return p;
+}
+
+void write_policy(Arena& a, const kvshm_policy& in) {
+  PolicyTable& t = a.sb->policy;
+  // Odd while written: the next writer waits a moment for this one. If it died there, or takes that
+  // long, it is overtaken; the worst is a mixture of two tables, a poorer choice of victims.
+  std::uint64_t v = t.version.load(std::memory_order_acquire);
+  for (const std::int64_t deadline = now_ms() + kWriterMs; (v & 1) && now_ms() < deadline;) {
+    std::this_thread::yield();
+    v = t.version.load(std::memory_order_acquire);
+  }
+  std::uint64_t odd;
+  KVSHM_STEP("policy.odd");
+  do {
+    odd = (v | 1) + (v & 1 ? 2 : 0);
+  } while (!t.version.compare_exchange_weak(v, odd, std::memory_order_seq_cst));
+  constexpr auto release = std::memory_order_release;
+  char name[32] = {};
+  std::memcpy(name, in.name, strnlen(in.name, 31));
+  for (int i = 0; i < 4; i++) {
+    std::uint64_t w;
+    std::memcpy(&w, name + 8 * i, 8);
+    t.name[i].store(w, release);
+  }
+  KVSHM_STEP("policy.half");
+  t.sample.store(in.sample, release);
+  // Counters and places of the memory of uses are read as each other: with another form it is empty.
+  const bool form = (t.flags.load(std::memory_order_relaxed) ^ in.flags) & KVSHM_POLICY_SKETCH;
+  t.flags.store(in.flags, release);
+  if (form) forget_uses(a);
+  t.age_period.store(in.age_period, release);
+  t.young.store(in.young, release);
+  t.small.store(in.small, release);
+  t.touch_mask.store(
+      in.flags & KVSHM_POLICY_TOUCHES ? (1u << shadow_bits(a.nblocks)) - 1 : ~std::uint32_t{0},
+      release);
+  for (int i = 0; i < 16; i++) t.levels[i].store(in.shift[i] | in.rank[i] << 8, release);
+  KVSHM_STEP("policy.even");
+  std::uint64_t expected = odd;
+  t.version.compare_exchange_strong(expected, odd + 1, std::memory_order_seq_cst);
 }
 
 std::uint32_t push_marks(Arena& a, const kvshm_handle* h, std::uint32_t n) {
@@ -53,7 +122,7 @@ std::uint32_t push_marks(Arena& a, const kvshm_handle* h, std::uint32_t n) {
     if (!a.sb->marks_head.compare_exchange_strong(head, head + 1, std::memory_order_acq_rel))
       continue;
     Mark& m = a.marks[head % kMarks];
-    m.seq.store(h[done].seq, kRelaxed);
+    m.seq.store(mark_of(a, h[done].id, h[done].seq), kRelaxed);
     m.id.store(h[done].id, kRelaxed);
     KVSHM_STEP("mark.turn");
     m.turn.store(std::uint32_t(head / kMarks) + 1, std::memory_order_release);
@@ -69,12 +138,14 @@ bool pop_mark(Arena& a, std::uint32_t* id, std::uint64_t* seq) {
     Mark& m = a.marks[tail % kMarks];
     // Not written yet (its writer is slow, or dead): this place is lost, which costs one mark.
     const bool ready = m.turn.load(std::memory_order_acquire) == std::uint32_t(tail / kMarks) + 1;
-    *seq = m.seq.load(kRelaxed);
+    const std::uint64_t mark = m.seq.load(kRelaxed);
     *id = m.id.load(kRelaxed);
     KVSHM_STEP("mark.take");
     if (a.sb->marks_tail.compare_exchange_strong(tail, tail + 1, std::memory_order_acq_rel) &&
-        ready)
-      return true;
+        ready && a.in_range(*id)) {
+      *seq = a.hot[*id].seq.load(kRelaxed);
+      if (mark == mark_of(a, *id, *seq)) return true;
+    }
   }
   return false;
 }

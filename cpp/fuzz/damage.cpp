@@ -101,7 +101,7 @@ void Scene::damage(Feed& f) {
         case 1:
           return number(offsetof(Superblock, marks_tail), 8, f.odd());
         case 2:
-          return number(offsetof(Superblock, evictions), 8, f.odd());
+          return number(offsetof(Superblock, aged_at), 4, f.odd());
         case 3:
           return number(offsetof(Superblock, tick), 4, f.odd());
         case 4:

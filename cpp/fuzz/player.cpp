@@ -434,9 +434,12 @@ void Player::policy() {
   }
   f_.bytes(p.name, 8);
   p.sample = std::uint32_t(wild_ ? f_.odd() : 1 + f_.below(64));
-  p.second_chance = f_.below(2);
+  p.flags = std::uint32_t(rarely(8) ? f_.odd() : f_.below(KVSHM_POLICY_ALL + 1));
+  p.young = std::uint32_t(f_.below(1200));
+  p.small = std::uint32_t(f_.below(1200));
   p.age_period = std::uint32_t(f_.odd());
   for (auto& s : p.shift) s = std::uint32_t(rarely(8) ? f_.odd() : f_.below(32));
+  for (auto& r : p.rank) r = std::uint32_t(rarely(8) ? f_.odd() : f_.below(101));
   if (rarely(9)) p.size = f_.odd();
   outcome(kvshm_set_policy(a(), rarely(20) ? nullptr : &p));
 }

@@ -175,7 +175,9 @@ void Scene::prohibit() {
   rest(g.cold_off + g.blocks * sizeof(Cold), g.index_off);
   rest(g.index_off + g.buckets * kIndexWays * 8, g.free_off);
   rest(g.summary_off + g.region_words * 8, g.ghost_off);
-  rest(g.ghost_off + g.blocks * sizeof(Ghost), g.marks_off);  // and all of tenants
+  rest(g.ghost_off + ghost_places(g.blocks) * sizeof(Ghost), g.uses_off);
+  rest(g.uses_off + uses_lines(g.blocks) * sizeof(UsesLine), g.shadow_off);
+  rest(g.shadow_off + shadow_bytes(g.blocks), g.marks_off);  // and all of tenants
   rest(g.events_off, g.data_off);
 }
 
@@ -215,7 +217,9 @@ void Scene::reset() {
     put_back(g.index_off, g.buckets * kIndexWays * 8);
     put_back(g.free_off, g.summary_off - g.free_off);
     put_back(g.summary_off, g.region_words * 8);
-    put_back(g.ghost_off, g.blocks * sizeof(Ghost));
+    put_back(g.ghost_off, ghost_places(g.blocks) * sizeof(Ghost));
+    put_back(g.uses_off, uses_lines(g.blocks) * sizeof(UsesLine));
+    put_back(g.shadow_off, shadow_bytes(g.blocks));
     if (marks_dirty_) put_back(g.marks_off, g.events_off - g.marks_off);
     for (const auto& [offset, n] : dirty_)
       raw_copy(host::memory() + offset, golden_.get() + offset, n);

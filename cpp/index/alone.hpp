@@ -87,7 +87,12 @@ namespace kvshm {
   if (state(w) != kReady || !(w & a.me) || h.seq.load(std::memory_order_relaxed) != b->seq)
     return false;
   const word_t others = w & kHolderMask & ~a.me;
-  if (!others)  // relaxed: a stamp is a hint
+  // relaxed: hints, of lines that are here or hardly ever written
+  const std::uint64_t mixed = touches::mixed(h.key[0].load(std::memory_order_relaxed));
+  const std::uint32_t fd = h.freq_depth.load(std::memory_order_relaxed);
+  const PolicyTable& p = a.sb->policy;
+  if (!others && (!(p.flags.load(std::memory_order_relaxed) & KVSHM_POLICY_ONCE) ||
+                  !h.stamp.load(std::memory_order_relaxed)))
     h.stamp.store(a.sb->tick.fetch_add(1, std::memory_order_relaxed) + 1,
                   std::memory_order_relaxed);
   KVSHM_STEP("leave.bit");
@@ -100,6 +105,8 @@ namespace kvshm {
   // seq_cst, as in wake_space(): we see the waiter, or it sees the block
   *waited_for = !others && (a.sb->space.load(std::memory_order_seq_cst) & 1);
   bump(a.mine->stats[kStat_released_total]);
+  if (touches::sampled(mixed, p.touch_mask.load(std::memory_order_relaxed)))
+    touches::record(a, mixed, fd);
   return true;
 }
 

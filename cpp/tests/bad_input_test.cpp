@@ -315,6 +315,8 @@ class Caller {
     r_.fill(reinterpret_cast<char*>(&p) + sizeof p.size, sizeof p - sizeof p.size);
     p.sample = std::uint32_t(r_.one_in(2) ? r_.odd() : 1 + r_.below(64));
     for (auto& s : p.shift) s = std::uint32_t(r_.one_in(40) ? r_.odd() : r_.below(32));
+    for (auto& r : p.rank) r = std::uint32_t(r_.one_in(40) ? r_.odd() : r_.below(101));
+    if (!r_.one_in(4)) p.flags &= KVSHM_POLICY_ALL, p.young &= 1023, p.small &= 1023;
     if (r_.one_in(9)) p.size = r_.odd();
     outcome(kvshm_set_policy(a_, r_.one_in(40) ? nullptr : &p));
   }

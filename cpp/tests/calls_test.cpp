@@ -475,6 +475,8 @@ TEST(Policy, IsReadWhole) {
     p.sample = n;
     p.age_period = n;
     for (auto& s : p.shift) s = n % 32;
+    for (auto& r : p.rank) r = n;
+    p.flags = n, p.young = n, p.small = n;
     return p;
   };
   const kvshm_policy first = of(1);
@@ -492,7 +494,9 @@ TEST(Policy, IsReadWhole) {
     EXPECT_EQ(kvshm_get_policy(b, &p), 0);
     const kvshm_policy want = of(p.sample);
     torn += p.age_period != want.age_period || std::strcmp(p.name, want.name) != 0 ||
-            std::memcmp(p.shift, want.shift, sizeof p.shift) != 0;
+            std::memcmp(p.shift, want.shift, sizeof p.shift) != 0 ||
+            std::memcmp(p.rank, want.rank, sizeof p.rank) != 0 || p.flags != want.flags ||
+            p.young != want.young || p.small != want.small;
     back += p.version < last;
     last = p.version;
   }
@@ -506,7 +510,7 @@ TEST(Policy, ArgumentsAreChecked) {
   Pool pool;
   auto p = sized<kvshm_policy>();
   ASSERT_EQ(kvshm_get_policy(pool.a, &p), 0);
-  EXPECT_STREQ(p.name, "clock");
+  EXPECT_STREQ(p.name, "adaptive");
   const std::uint64_t version = p.version;
   p.sample = 0;
   EXPECT_EQ(kvshm_set_policy(pool.a, &p), -EINVAL);
@@ -516,6 +520,18 @@ TEST(Policy, ArgumentsAreChecked) {
   p.shift[3] = 32;
   EXPECT_EQ(kvshm_set_policy(pool.a, &p), -EINVAL);
   p.shift[3] = 31;
+  p.rank[3] = 101;
+  EXPECT_EQ(kvshm_set_policy(pool.a, &p), -EINVAL);
+  p.rank[3] = 100;
+  p.flags = KVSHM_POLICY_ALL + 1;
+  EXPECT_EQ(kvshm_set_policy(pool.a, &p), -EINVAL);
+  p.flags = KVSHM_POLICY_MEMORY;
+  p.young = 1024;
+  EXPECT_EQ(kvshm_set_policy(pool.a, &p), -EINVAL);
+  p.young = 10;
+  p.small = 1025;
+  EXPECT_EQ(kvshm_set_policy(pool.a, &p), -EINVAL);
+  p.small = 1024;
   std::memset(p.name, 'x', sizeof p.name);  // not terminated
   EXPECT_EQ(kvshm_set_policy(pool.a, &p), 0);
   auto q = sized<kvshm_policy>();
@@ -523,6 +539,10 @@ TEST(Policy, ArgumentsAreChecked) {
   EXPECT_EQ(std::strlen(q.name), 31u);
   EXPECT_EQ(q.version, version + 1);
   EXPECT_EQ(q.shift[3], 31u);
+  EXPECT_EQ(q.rank[3], 100u);
+  EXPECT_EQ(q.flags, std::uint32_t{KVSHM_POLICY_MEMORY});
+  EXPECT_EQ(q.young, 10u);
+  EXPECT_EQ(q.small, 1024u);
 }
 
 TEST(Marks, VictimsChosenBeforehandGoFirst) {

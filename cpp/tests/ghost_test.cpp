@@ -135,7 +135,7 @@ TEST(Ghost, KeylessOnesDuplicatesAndPrivateOnesLeaveNothing) {
   ASSERT_EQ(kvshm_abort(pool.a, &left, 1), 0);
   EXPECT_EQ(remembered(pool.a, key_of(2)), 0u) << "a fill that was given up was never there";
   const kvshm::Geometry& g = inner(pool.a).geometry;
-  for (std::uint64_t i = 0; i < g.blocks; i++)
+  for (std::uint64_t i = 0; i < kvshm::ghost_places(g.blocks); i++)
     EXPECT_EQ(inner(pool.a).ghosts[i].gone.load(), 0u) << i;
   ASSERT_EQ(drop(pool.a, first), 0);
   ASSERT_EQ(kvshm_evict(pool.a, raw(key), 1), 1);
@@ -143,7 +143,7 @@ TEST(Ghost, KeylessOnesDuplicatesAndPrivateOnesLeaveNothing) {
 }
 
 TEST(Ghost, OfASetTheOldestGoes) {
-  Pool pool({.blocks = 64});
+  Pool pool({.blocks = 256});
   const keys_t keys = of_one_set(pool.a, 7);
   const ghost::Spot s = spot_of(pool.a, keys[0]);
   ASSERT_EQ(s.n, 4u);
@@ -177,20 +177,21 @@ TEST(Ghost, OfASetTheOldestGoes) {
 }
 
 TEST(Ghost, StaysInItsSection) {
-  for (std::uint64_t blocks : {1, 2, 3, 4, 5, 7, 63}) {
+  for (std::uint64_t blocks : {1, 4, 16, 17, 31, 63}) {
     Pool pool({.blocks = blocks});
     const kvshm::Geometry& g = inner(pool.a).geometry;
-    const auto* end = reinterpret_cast<std::uint64_t*>(inner(pool.a).base + g.tenants_off);
-    for (std::uint64_t i = 0; i < 40 + 8 * blocks; i++) {
+    const auto* end = reinterpret_cast<std::uint64_t*>(inner(pool.a).base + g.uses_off);
+    const std::uint64_t places = kvshm::ghost_places(blocks);
+    for (std::uint64_t i = 0; i < 80 + 8 * blocks; i++) {
       make_cached(pool.a, key_of(i));
       ASSERT_EQ(kvshm_evict(pool.a, raw(key_of(i)), 1), 1);
       ASSERT_EQ(why(pool.a, key_of(i)), kRemoved) << "the last one is always remembered";
     }
-    for (auto* w = reinterpret_cast<std::uint64_t*>(inner(pool.a).ghosts + blocks); w < end; w++)
+    for (auto* w = reinterpret_cast<std::uint64_t*>(inner(pool.a).ghosts + places); w < end; w++)
       ASSERT_EQ(*w, 0u) << blocks;
     std::uint64_t used = 0;
-    for (std::uint64_t i = 0; i < blocks; i++) used += inner(pool.a).ghosts[i].gone.load() != 0;
-    EXPECT_EQ(used, blocks < 4 ? blocks : blocks / 4 * 4) << "so many keys leave no place empty";
+    for (std::uint64_t i = 0; i < places; i++) used += inner(pool.a).ghosts[i].gone.load() != 0;
+    EXPECT_EQ(used, places) << "so many keys leave no place empty";
   }
 }
 
@@ -230,7 +231,12 @@ TEST(Ghost, ATornPairCostsNothingElse) {
   Pool pool({.blocks = 1});
   make_cached(pool.a, key_of(1));
   ASSERT_EQ(kvshm_evict(pool.a, raw(key_of(1)), 1), 1);
-  inner(pool.a).ghosts[0].gone.store(ghost::make(Gone::kEvicted, 0, 5));
+  // All places alike, so that the next one to go is the first of its order.
+  for (int i = 0; i < 4; i++) {
+    kvshm::Ghost& g = inner(pool.a).ghosts[i];
+    g.tag.store(spot_of(pool.a, key_of(1)).tag + (i ? i : 0));
+    g.gone.store(ghost::make(Gone::kEvicted, 0, 5));
+  }
   make_cached(pool.a, key_of(2));
   Child child([&](Wire&) {
     kvshm_arena* a = attach(pool.name);
@@ -252,7 +258,7 @@ TEST(Ghost, ATornPairCostsNothingElse) {
 }
 
 TEST(Ghost, DamageInItNeverMatters) {
-  Pool pool({.blocks = 32});
+  Pool pool({.blocks = 128});
   auto* words = reinterpret_cast<std::uint64_t*>(inner(pool.a).ghosts);
   std::uint64_t x = 88172645463325252;
   for (int how = 0; how < 20; how++) {
@@ -263,15 +269,15 @@ TEST(Ghost, DamageInItNeverMatters) {
     // A set of which every place says that it is the key's own.
     const ghost::Spot s = spot_of(pool.a, key_of(0));
     for (unsigned i = 0; i < s.n; i++) s.places[i].tag.store(s.tag);
-    for (std::uint64_t n = 0; n < 80; n++) {
+    for (std::uint64_t n = 0; n < 200; n++) {
       make_cached(pool.a, key_of(n));
       ASSERT_TRUE(present(pool.a, key_of(n)));
     }
     ASSERT_EQ(wrong_payloads(pool.a), "");
     ASSERT_EQ(broken(pool.a), "");
     ASSERT_EQ(unfindable(pool.a), "");
-    ASSERT_EQ(kvshm_evict(pool.a, raw(key_of(79)), 1), 1);
-    EXPECT_EQ(why(pool.a, key_of(79)), kRemoved) << how;
-    ASSERT_EQ(kvshm_clear(pool.a), 31);
+    ASSERT_EQ(kvshm_evict(pool.a, raw(key_of(199)), 1), 1);
+    EXPECT_EQ(why(pool.a, key_of(199)), kRemoved) << how;
+    ASSERT_EQ(kvshm_clear(pool.a), 127);
   }
 }

@@ -7,7 +7,7 @@
 #include "arena/layout.hpp"
 #include "blocks/word.hpp"
 #include "device/copy.hpp"
-#include "evict/evict.hpp"
+#include "evict/choose.hpp"
 #include "support.hpp"
 
 using namespace kvshm;
@@ -66,7 +66,9 @@ void check_sections(const Geometry& g, std::uint64_t page) {
                               {g.index_off, g.buckets * 64},
                               {g.free_off, (n + 63) / 64 * 8},
                               {g.summary_off, (n + kRegionBlocks - 1) / kRegionBlocks / 8 + 8},
-                              {g.ghost_off, n * 16},
+                              {g.ghost_off, ghost_places(n) * 16},
+                              {g.uses_off, uses_lines(n) * 64},
+                              {g.shadow_off, shadow_bytes(n)},
                               {g.tenants_off, kTenants * 64},
                               {g.marks_off, kMarks * 16},
                               {g.events_off, kEvents * 64},

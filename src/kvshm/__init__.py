@@ -115,6 +115,8 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULE:
         __getattr__("__version__")  # before any call: is the library of the header's version?
         value = getattr(import_module(_MODULE[name]), name)
+        if name == "Arena":
+            import_module("kvshm.eviction.adaptive")  # sets what an arena's ticks call
     elif name in _SUBMODULES:
         value = import_module(f"kvshm.{name}")
     else:

@@ -345,10 +345,33 @@ cdef extern from "kvshm.h" nogil:
         size_t size
         uint64_t version
         char name[32]
-        uint32_t sample, second_chance
+        uint32_t sample, flags, age_period, young, small, zero
         uint32_t shift[16]
-        uint32_t age_period, zero
+        uint32_t rank[16]
 
+    enum:
+        KVSHM_POLICY_SECOND_CHANCE
+        KVSHM_POLICY_MEMORY
+        KVSHM_POLICY_SKETCH
+        KVSHM_POLICY_ONCE
+        KVSHM_POLICY_LEAF_QUEUE
+        KVSHM_POLICY_QUEUES
+        KVSHM_POLICY_TOUCHES
+
+    ctypedef struct kvshm_shadow:
+        size_t size
+        const uint64_t *records
+        uint32_t n
+        uint32_t caches, ways, weight
+        uint64_t sets
+        uint64_t *entries
+        double hits[8]
+        uint32_t clock, zero
+        kvshm_policy policy
+    ctypedef int (*kvshm_controller_fn)(kvshm_shadow *s, void *user) noexcept nogil
+
+    void kvshm_set_controller(kvshm_controller_fn fn, void *user)
+    int64_t kvshm_step_policy(kvshm_arena *a)
     int kvshm_get_policy(kvshm_arena *a, kvshm_policy *out)
     int kvshm_set_policy(kvshm_arena *a, const kvshm_policy *policy)
     int64_t kvshm_mark_victims(kvshm_arena *a, const kvshm_handle *h, uint32_t n)

@@ -77,7 +77,7 @@ class Copy:
         self.index = section(g.index_off, "<u8", g.buckets * layout.WAYS)
         self.free_map = section(g.free_off, "<u8", (g.blocks + 63) // 64)
         self.summary = section(g.summary_off, "<u8", g.region_words)
-        self.ghosts = section(g.ghost_off, dtypes.GHOST, g.blocks)
+        self.ghosts = section(g.ghost_off, dtypes.GHOST, layout.ghost_places(g.blocks))
 
     def cli(self, verb: str, *argv: object) -> Outcome:
         return kvshm_cli(verb, "--dir", self.dir, *argv, self.name)

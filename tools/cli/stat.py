@@ -111,9 +111,21 @@ def _sizes(view: View, processes: list[census.Process]) -> dict[str, Any]:
 
 def _policy(view: View) -> dict[str, Any]:
     p = view.superblock["policy"].copy()
+    levels = p["levels"]
     return dict(version=int(p["version"]) // 2, name=bytes(p["name"]).decode("utf-8", "replace"),
-                sample=int(p["sample"]), second_chance=int(p["second_chance"]),
-                age_period=int(p["age_period"]), shift=p["shift"].tolist())
+                sample=int(p["sample"]), flags=layout.policy_flags(int(p["flags"])),
+                age_period=int(p["age_period"]), young=int(p["young"]), small=int(p["small"]),
+                shift=(levels & 31).tolist(), rank=(levels >> 8 & 255).tolist(),
+                controller=_controller(view) if int(p["flags"]) & layout.POLICY_TOUCHES else None)
+
+
+def _controller(view: View) -> dict[str, Any]:
+    """Of `adaptive`: which weight is in force, and what was learnt."""
+    s = view.shadow.copy()
+    at = int(view.superblock["created_at"]) + int(s["at"])
+    return dict(weight=int(s["weight"]), switches=int(s["switches"]), records=int(s["records"]),
+                lost=int(s["lost"]), hits=[round(float(h), 1) for h in s["hits"]],
+                last_step=text.moment(at) if s["at"] else None)
 
 
 def _render(d: dict[str, Any], color: bool) -> str:

@@ -22,8 +22,9 @@ def _record(size: int, fields: list[tuple[Any, ...]]) -> np.dtype[np.void]:
 GEOMETRY = np.dtype([(name, "<u8") for name in layout.Geometry._fields])
 
 POLICY = _record(layout.POLICY, [
-    ("version", "<u8", 0), ("name", "S32", 8), ("sample", "<u4", 40), ("second_chance", "<u4", 44),
-    ("age_period", "<u4", 48), ("shift", "<u4", 56, (16,))])
+    ("version", "<u8", 0), ("name", "S32", 8), ("sample", "<u4", 40), ("flags", "<u4", 44),
+    ("age_period", "<u4", 48), ("young", "<u4", 52), ("small", "<u4", 56), ("touch_mask", "<u4", 60),
+    ("levels", "<u4", 64, (16,))])
 
 FOREIGN = _record(layout.FOREIGN, [
     ("count", "<u8", 0), ("version", "<u8", 8), ("at", "<u8", 16), ("pid", "<u8", 24),
@@ -36,11 +37,11 @@ SUPERBLOCK = _record(layout.SUPERBLOCK, [
     ("age_epoch", "<u4", 68), ("space_epoch", "<u4", 72), ("limits", "<u4", 76),
     ("pin_budget", "<u8", 80), ("tenants_seen", "<u8", 88, (layout.TENANTS // 64,)),
     ("space", "<u4", 128),
-    ("tick", "<u4", 192), ("evictions", "<u8", 256), ("marks_head", "<u8", 264),
+    ("tick", "<u4", 192), ("aged_at", "<u4", 256), ("marks_head", "<u8", 264),
     ("marks_tail", "<u8", 272), ("events_head", "<u8", 280), ("geometry", GEOMETRY, 320),
-    ("fingerprint", "V16", 456), ("raw", "<u4", 472), ("numa", "<i4", 476),
-    ("identity_length", "<u4", 480),
-    ("name", "S64", 484), ("identity", "S1024", 548), ("policy", POLICY, layout.POLICY_AT),
+    ("fingerprint", "V16", 472), ("raw", "<u4", 488), ("numa", "<i4", 492),
+    ("identity_length", "<u4", 496),
+    ("name", "S64", 500), ("identity", "S1024", 564), ("policy", POLICY, layout.POLICY_AT),
     ("charged_group", "S256", 1728), ("foreign", FOREIGN, 1984),
     ("epochs", "<u8", 3040, (layout.SLOTS,)), ("pinned", "<u8", 3456),
     ("recounted_at", "<u8", 3464)])
@@ -50,6 +51,13 @@ TENANT = _record(layout.TENANT, [
     ("name", "S32", 32)])
 
 GHOST = np.dtype([("tag", "<u8"), ("gone", "<u8")])
+
+USES = np.dtype([("words", "<u8", (8,))])
+
+SHADOW = _record(layout.SHADOW_HEADER, [
+    ("cursors", "<u8", 0, (layout.SLOTS,)), ("records", "<u8", 384), ("lost", "<u8", 392),
+    ("hits", "<f8", 400, (layout.SHADOWS,)), ("weight", "<u8", 440), ("switches", "<u8", 448),
+    ("at", "<u8", 456)])
 
 LEASE = np.dtype([("tag", "<u8"), ("start", "<u4"), ("count", "<u4")])
 

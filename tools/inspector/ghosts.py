@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from . import layout
 from .view import View
 
 WAYS = 4
@@ -27,8 +28,7 @@ class Ghost(NamedTuple):
 
 def room(view: View) -> int:
     """Keys that it has places for."""
-    blocks = view.geometry.blocks
-    return blocks // WAYS * WAYS or blocks
+    return layout.ghost_places(view.geometry.blocks)
 
 
 def find(view: View, key: bytes) -> Ghost | None:
@@ -46,5 +46,5 @@ def place(blocks: int, key: bytes) -> tuple[int, int, int]:
     """(first place of its set, places of a set, tag) of a key."""
     low, high = (int.from_bytes(key[at:at + 8], "little") for at in (0, 8))
     mixed = low * _MIX & _WORD
-    sets = max(1, blocks // WAYS)
-    return (mixed * sets >> 64) * WAYS, min(WAYS, blocks), high ^ mixed
+    sets = layout.ghost_places(blocks) // WAYS
+    return (mixed * sets >> 64) * WAYS, WAYS, high ^ mixed

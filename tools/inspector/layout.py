@@ -18,8 +18,13 @@ TENANTS, MARKS, EVENTS, WAYS, STAT_ROOM = 256, 8192, 4096, 8, 64
 
 # Bytes of each record. Their fields stand in dtypes.py.
 SUPERBLOCK, SLOT, HOT, COLD, POLICY = 4096, 37504, 64, 64, 128
-TENANT, MARK, EVENT, GHOST, FOREIGN = 64, 16, 64, 16, 1056
-POLICY_AT, IDENTITY_AT, STATS_AT, LEASES_AT = 1600, 548, 128, 4736
+TENANT, MARK, EVENT, GHOST, USES, FOREIGN = 64, 16, 64, 16, 64, 1056
+SHADOW_HEADER, SHADOWS, SHADOW_WAYS = 512, 5, 32
+POLICY_AT, IDENTITY_AT, STATS_AT, LEASES_AT = 1600, 564, 128, 4736
+
+# Flags of the policy table.
+POLICY_FLAGS = ("second_chance", "memory", "sketch", "once", "leaf_queue", "queues", "touches")
+POLICY_TOUCHES = 64
 
 # The block word.
 STATE_SHIFT, CLOCK_SHIFT, GEN_SHIFT = 48, 51, 53
@@ -52,11 +57,34 @@ class Geometry(NamedTuple):
     free_off: int
     summary_off: int
     ghost_off: int
+    uses_off: int
+    shadow_off: int
     tenants_off: int
     marks_off: int
     events_off: int
     data_off: int
     region_words: int
+
+
+def policy_flags(flags: int) -> list[str]:
+    return [name for i, name in enumerate(POLICY_FLAGS) if flags >> i & 1]
+
+
+def ghost_places(blocks: int) -> int:
+    """Places of the memory of keys that left, in sets of four."""
+    return (blocks + 15) // 16 * 4
+
+
+def uses_lines(blocks: int) -> int:
+    """Lines of the memory of how often they were used."""
+    return (blocks * 3 + 15) // 16
+
+
+def shadow_bytes(blocks: int) -> int:
+    """Of the shadow caches of the adaptive policy."""
+    entries = blocks >> (0 if blocks <= 512 else 3 if blocks <= 65536 else 5)
+    sets = entries // SHADOW_WAYS or 1
+    return SHADOW_HEADER + sets * (entries // sets) * SHADOWS * 8
 
 
 def _up(value: int, to: int) -> int:
@@ -76,7 +104,8 @@ def geometry(block_bytes: int, blocks: int, page: int, size: int = 0) -> Geometr
     region_words = _up(_up(blocks, REGION_BLOCKS) // REGION_BLOCKS, 512) // 64
     sections = [SLOT * SLOTS, region_words * 8 * SLOTS, blocks * HOT, blocks * COLD,
                 buckets * WAYS * 8, _up(_up(blocks, 64) // 64, 64) * 8, region_words * 8,
-                blocks * GHOST, TENANTS * TENANT, MARKS * MARK, EVENTS * EVENT]
+                ghost_places(blocks) * GHOST, uses_lines(blocks) * USES, shadow_bytes(blocks),
+                TENANTS * TENANT, MARKS * MARK, EVENTS * EVENT]
     at, offsets = SUPERBLOCK, []
     for length in sections:
         offsets.append(at)
@@ -92,7 +121,9 @@ def geometry(block_bytes: int, blocks: int, page: int, size: int = 0) -> Geometr
 def block_metadata_bytes(g: Geometry) -> int:
     """What a block more costs, times the blocks: descriptors, memory of its eviction, index
     entries, a bit of the free map. Rounding is counted as fixed."""
-    return g.blocks * (HOT + COLD + GHOST) + g.blocks // 4 * WAYS * 8 + g.blocks // 8
+    return (g.blocks * (HOT + COLD) + ghost_places(g.blocks) * GHOST
+            + uses_lines(g.blocks) * USES + shadow_bytes(g.blocks) - SHADOW_HEADER
+            + g.blocks // 4 * WAYS * 8 + g.blocks // 8)
 
 
 def fixed_bytes(g: Geometry) -> int:
@@ -103,8 +134,8 @@ def fixed_bytes(g: Geometry) -> int:
 def layout_hash() -> int:
     """FNV-1a, one step a 64-bit number, over the sizes and constants of this layout."""
     facts = [LAYOUT, SLOTS, SUPERBLOCK, SLOT, HOT, COLD, len(Geometry._fields) * 8, POLICY, TENANT,
-             MARK, EVENT, GHOST, REGION_BLOCKS, LEASE_LINES, TOUCH_RING, HISTOGRAMS * BUCKETS,
-             WAYS, TENANTS, MARKS, EVENTS, STAT_ROOM, POLICY_AT, IDENTITY_AT, STATS_AT, LEASES_AT]
+             MARK, EVENT, GHOST, USES, SHADOW_HEADER, SHADOWS, SHADOW_WAYS, REGION_BLOCKS, LEASE_LINES,
+             TOUCH_RING, HISTOGRAMS * BUCKETS, WAYS, TENANTS, MARKS, EVENTS, STAT_ROOM, POLICY_AT, IDENTITY_AT, STATS_AT, LEASES_AT]
     h = 1469598103934665603
     for fact in facts:
         h = (h ^ fact) * 1099511628211 % (1 << 64)

@@ -45,7 +45,9 @@ class View:
         self.free_map = section(g.free_off, "<u8", (g.blocks + 63) // 64)
         self.summary = section(g.summary_off, "<u8", g.region_words)
         self.tenants = section(g.tenants_off, dtypes.TENANT, layout.TENANTS)
-        self.ghosts = section(g.ghost_off, dtypes.GHOST, g.blocks)
+        self.ghosts = section(g.ghost_off, dtypes.GHOST, layout.ghost_places(g.blocks))
+        self.uses = section(g.uses_off, dtypes.USES, layout.uses_lines(g.blocks))
+        self.shadow = section(g.shadow_off, dtypes.SHADOW, 1)[0]
 
     def words(self) -> Array:
         """A copy of all block words, each whole; one after the other, not at one moment."""

@@ -21,14 +21,16 @@ int allocate_keyed(kvshm_arena* a, std::uint32_t n) {
   return -kvshm_allocate(a, n, raw(keys), nullptr, h.data(), nullptr, nullptr);
 }
 
-// The look at the clock spares a candidate once, and this many evictions make an epoch.
+// The look at the clock spares a candidate once, and so many uses make an epoch.
 void touch_and_age(Scene& s) {
   std::uint32_t ids[4];
   kvshm_lease lease;
   EXPECT_EQ(kvshm_match(s.a, raw(s.cached), 4, ids, &lease), 4);
   EXPECT_EQ(kvshm_release(s.a, lease), 0);
   auto& sb = *core(s.a).sb;
-  sb.evictions = std::uint64_t{sb.policy.age_period} * kBlocks - 1;
+  sb.aged_at = sb.tick - sb.policy.age_period * kBlocks;
+  sb.age_epoch = 2;  // the memory of uses is of an older one
+  sb.policy.flags = KVSHM_POLICY_ALL & ~KVSHM_POLICY_SKETCH & ~KVSHM_POLICY_QUEUES;
 }
 
 // A key of one bucket, which so has eight places.
@@ -146,6 +148,15 @@ std::vector<Op> fill_ops() {
       {.name = "allocate, evicting",
        .act = [](kvshm_arena* a, Scene&) { return allocate_keyed(a, 8); },
        .setup = touch_and_age,
+       .may_go = kAll,
+       .goes = kAll},
+      {.name = "allocate, with queues and a sketch",
+       .act = [](kvshm_arena* a, Scene&) { return allocate_keyed(a, 8); },
+       .setup =
+           [](Scene& s) {
+             touch_and_age(s);
+             core(s.a).sb->policy.flags = KVSHM_POLICY_ALL;
+           },
        .may_go = kAll,
        .goes = kAll},
       {.name = "allocate, falling short",

@@ -39,7 +39,9 @@ void do_marks(Hand& w) {
 void do_policy(Hand& w) {
   kvshm_policy p = KVSHM_POLICY_INIT;
   if (!w.expect(kvshm_get_policy(w.a, &p), {}, "get_policy")) return;
-  p.second_chance = w.rng.below(2);
+  p.flags = w.rng.below(KVSHM_POLICY_ALL + 1);
+  p.young = w.rng.below(2) ? w.rng.below(100) : 0;
+  for (auto& r : p.rank) r = w.rng.below(4);
   p.sample = w.rng.between(1, 64);
   p.age_period = w.rng.below(4);
   w.expect(kvshm_set_policy(w.a, &p), {EAGAIN, EBUSY}, "set_policy");

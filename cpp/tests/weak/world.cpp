@@ -24,13 +24,14 @@ World::World() {
   auto* regions = zeroed<std::atomic<std::uint64_t>>(kProcesses);
   auto* marks = zeroed<Mark>(kMarks);
   auto* tenants = zeroed<Tenant>(kTenants);
-  auto* ghosts = zeroed<Ghost>(kBlocksHere);
+  auto* ghosts = zeroed<Ghost>(ghost_places(kBlocksHere));
+  auto* uses = zeroed<UsesLine>(uses_lines(kBlocksHere));
   hot = zeroed<Hot>(kBlocksHere);
   cold = zeroed<Cold>(kBlocksHere);
   index = zeroed<std::atomic<std::uint64_t>>(kIndexWays);
   free_map = zeroed<std::atomic<std::uint64_t>>(kRegionBlocks / 64);
   summary = zeroed<std::atomic<std::uint64_t>>(1);
-  default_policy(sb->policy);
+  default_policy(sb->policy, kBlocksHere);
   for (unsigned p = 0; p < kProcesses; p++) {
     Arena& a = of[p];
     a.sb = sb;
@@ -45,6 +46,7 @@ World::World() {
     a.marks = marks;
     a.ghosts = ghosts;
     a.tenants = tenants;
+    a.uses = uses;
     a.counts = zeroed<std::atomic<std::uint32_t>>(kBlocksHere);
     a.nblocks = kBlocksHere;
     a.nbuckets = 1;

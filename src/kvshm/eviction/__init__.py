@@ -8,7 +8,14 @@ from kvshm.eviction.fields import age, depth, uses
 from kvshm.eviction.loading import load_policy
 from kvshm.eviction.marker import Marker, MarkReport
 from kvshm.eviction.marks import MOST_MARKS, Scorer, free_blocks, mark_victims, marks_left
-from kvshm.eviction.policies import PRESETS, Policy, get_policy, levels, set_policy
+from kvshm.eviction.policies import (
+    PRESETS,
+    Policy,
+    get_policy,
+    levels,
+    multi_lru,
+    set_policy,
+)
 from kvshm.eviction.table import BLOCK_DTYPE, block_table
 
 __all__ = [
@@ -30,6 +37,7 @@ __all__ = [
     "load_policy",
     "mark_victims",
     "marks_left",
+    "multi_lru",
     "resign",
     "set_policy",
     "uses",

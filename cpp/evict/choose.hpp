@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The best-scored of a sample of inactive blocks: where the walk to a leaf begins.
+//
+// Candidates come along a hand that moves in steps of about 0.618 N, coprime to N: never
+// consecutive blocks, which belong to one request (Knuth, TAOCP 3, 6.4: Fibonacci hashing, for why
+// the golden ratio spreads). Where at most 64 blocks are evictable all of them are looked at.
+#pragma once
+#include <cstdint>
+
+#include "arena/arena.hpp"
+#include "blocks/tenants.hpp"
+
+namespace kvshm {
+
+// The scorer's parameters, copied once per allocation.
+struct Policy {
+  std::uint32_t sample, age_period;
+  std::uint32_t flags, young_share;  // as in the table
+  std::uint32_t young;               // ticks; 0: no admission
+  std::uint32_t small;               // share of the small queue in 1/1024
+  bool second_chance, leaf_queue, queues;
+  std::uint8_t rank[16], shift[16];
+  Over over;  // tenants that lose blocks first
+};
+Policy read_policy(const Arena& a);
+
+// reluctance: [ within its share where others are above theirs: 1 | priority: 8 | rank: 8 ]
+inline constexpr std::uint32_t kWithinShare = 1 << 16, kPriorityShift = 8;
+inline constexpr std::uint32_t kOverAge = ~std::uint32_t{0};  // its time to live has passed
+struct Score {                                                // greater goes first
+  std::uint32_t reluctance, age;
+  bool worse_than(const Score& o) const {
+    return reluctance != o.reluctance ? reluctance < o.reluctance : age > o.age;
+  }
+};
+// now: the arena's tick.
+Score score(Arena& a, const Policy& p, std::uint32_t id, std::uint32_t now);
+
+word_t look(const Hot& h);
+// READY{} and not pinned, by a look.
+bool evictable(Arena& a, std::uint32_t id);
+// kNone: nothing is evictable.
+std::uint32_t candidate(Arena& a, const Policy& p, std::uint32_t step);
+std::uint32_t hand_step(std::uint32_t n);  // about 0.618 n, coprime to it
+
+}  // namespace kvshm
