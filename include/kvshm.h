@@ -22,7 +22,8 @@
  *  8 Death     Whatever a process holds is given back after its death without its help.
  *  9 Noise     The library prints nothing and never ends the process; see kvshm_set_log().
  *
- * It includes its further parts (kvshm_device.h, kvshm_limits.h, kvshm_pages.h) at its end: a program includes this file alone.
+ * It includes its further parts (kvshm_device.h, kvshm_limits.h, kvshm_pages.h,
+ * kvshm_policy.h) at its end: a program includes this file alone.
  */
 #ifndef KVSHM_H
 #define KVSHM_H
@@ -621,57 +622,6 @@ typedef struct kvshm_block_record {
 /* All records of the arena; valid until close. */
 KVSHM_API const kvshm_block_record *kvshm_block_table(kvshm_arena *a, uint64_t *n);
 
-/* Flags of a policy. */
-enum {
-  KVSHM_POLICY_SECOND_CHANCE = 1, /* a clock count > 0 spares a candidate once each */
-  KVSHM_POLICY_MEMORY = 2,        /* uses of evicted keys are remembered */
-  KVSHM_POLICY_SKETCH = 4,        /* in a count-min sketch, not in a tagged table */
-  KVSHM_POLICY_ONCE = 8,          /* age since the first release, not since the last one */
-  KVSHM_POLICY_LEAF_QUEUE = 16,   /* age of a parent begins when its last child goes */
-  KVSHM_POLICY_QUEUES = 32,       /* a small and a main queue, as in S3-FIFO */
-  KVSHM_POLICY_TOUCHES = 64,      /* uses are recorded for the controller of `adaptive` */
-  KVSHM_POLICY_ALL = 127
-};
-typedef struct kvshm_policy { /* what the built-in scorer goes by; versioned, shared by all */
-  size_t size;
-  uint64_t version; /* counted up by set */
-  char name[32];
-  uint32_t sample;     /* candidates looked at, 1-64 */
-  uint32_t flags;      /* KVSHM_POLICY_... */
-  uint32_t age_period; /* uses are halved every so many uses per block; 0 = never */
-  uint32_t young;      /* > 0: of blocks of rank 0 the youngest goes that is older than so much, in
-                          1/1024 of the blocks, counted in releases to nobody */
-  uint32_t small;      /* share of the small queue, in 1/1024 of the blocks */
-  uint32_t zero;
-  uint32_t shift[16]; /* by uses: of the lowest rank the greatest age >> shift[uses] goes */
-  uint32_t rank[16];  /* by uses, 0-100: a lower one goes before any higher one */
-} kvshm_policy;
-#define KVSHM_POLICY_INIT {sizeof(kvshm_policy), 0, {0}, 0, 0, 0, 0, 0, 0, {0}, {0}}
-KVSHM_API int kvshm_get_policy(kvshm_arena *a, kvshm_policy *out);
-KVSHM_API int kvshm_set_policy(kvshm_arena *a, const kvshm_policy *in);
-
-/* The controller of a policy that is tuned while it runs. Processes record a share of their uses
- * (KVSHM_POLICY_TOUCHES), in the arena; one process takes the records, in kvshm_tick or its helper
- * thread, and hands them to the function set here, which keeps shadow caches in the arena. */
-typedef struct kvshm_shadow {
-  size_t size;
-  const uint64_t *records; /* n of them: [ hash: 48 | 0: 12 | uses: 4 ], in the order of use */
-  uint32_t n;
-  uint32_t caches, ways;
-  uint32_t weight; /* the cache whose weight is in force; the function may change it */
-  uint64_t sets;
-  uint64_t *entries;   /* caches x sets x ways of the function's own; all zero at first */
-  double hits[8];      /* of each cache: the function's own, kept from one call to the next */
-  uint32_t clock;      /* number of the first record, mod 2^32 */
-  uint32_t zero;
-  kvshm_policy policy; /* to be published if the function returns 1 */
-} kvshm_shadow;
-typedef int (*kvshm_controller_fn)(kvshm_shadow *s, void *user);
-/* For all arenas of this process; NULL: none. fn runs in the thread that ticks, possibly in several
- * at once for several arenas; it must not call into this library, wait, or throw. */
-KVSHM_API void kvshm_set_controller(kvshm_controller_fn fn, void *user);
-/* A step now: the number of records taken; 0 where another process leads. For who ticks seldom. */
-KVSHM_API int64_t kvshm_step_policy(kvshm_arena *a);
 /* Victims chosen beforehand; an allocation takes them first, checked by life number. Returns how
  * many were taken in (the ring holds 8192). */
 KVSHM_API int64_t kvshm_mark_victims(kvshm_arena *a, const kvshm_handle *h, uint32_t n);
@@ -698,5 +648,6 @@ KVSHM_API int kvshm_resign(kvshm_arena *a, uint32_t post);
 #include "kvshm_device.h" /* registration with a device */
 #include "kvshm_limits.h" /* tenants: quotas and shares; the budget of pins */
 #include "kvshm_pages.h"  /* copies between an engine's paged KV tensors and blocks */
+#include "kvshm_policy.h" /* the built-in eviction policies and their controller */
 
 #endif

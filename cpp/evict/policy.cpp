@@ -20,7 +20,7 @@ std::uint64_t mark_of(const Arena& a, std::uint32_t id, std::uint64_t seq) {
   return std::uint64_t{stamp} << 32 | std::uint32_t(seq);
 }
 
-}
+}  // namespace
 
 // Age alone, until a controller knows better: of all static tables the one that loses least on any of
 // the real traces is LRU's or close to it, and it is the one that nobody wonders at.

@@ -31,7 +31,8 @@ inline constexpr std::uint64_t make(std::uint64_t mixed, unsigned uses, std::uin
 inline void record(Arena& a, std::uint64_t mixed, std::uint32_t freq_depth) {
   const unsigned count = freq_depth & 15, uses = count < 15 ? count + 1 : 15;
   // relaxed: threads of this process alone count here
-  const std::uint64_t at = a.mine->stats[kStat_touch_records_total].fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t at =
+      a.mine->stats[kStat_touch_records_total].fetch_add(1, std::memory_order_relaxed);
   a.mine->touches[at % kTouchRing].store(make(mixed, uses, at / kTouchRing + 1),
                                          std::memory_order_relaxed);
 }

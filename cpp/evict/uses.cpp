@@ -17,9 +17,7 @@ std::uint64_t mix(std::uint64_t x) {  // finalizer of splitmix64 (Steele, Lea, F
 // Not of the bits that the index goes by alone, since a raw arena's keys may be counted numbers.
 std::uint64_t hash_of(Key k) { return mix(k.lo ^ mix(k.hi + 0x9e3779b97f4a7c15)); }
 
-bool is_sketch(const Arena& a) {
-  return a.sb->policy.flags.load(kRelaxed) & KVSHM_POLICY_SKETCH;
-}
+bool is_sketch(const Arena& a) { return a.sb->policy.flags.load(kRelaxed) & KVSHM_POLICY_SKETCH; }
 
 std::uint32_t now(const Arena& a) { return a.sb->age_epoch.load(kRelaxed); }
 
@@ -97,7 +95,8 @@ Counter counter_of(const Arena& a, std::uint64_t hash, unsigned i) {
   const std::uint64_t r = mix(hash + (i + 1) * 0x9e3779b97f4a7c15);
   const std::uint64_t word = bucket_of(r, a.nblocks);
   // The high half chose the word, the low half chooses the counter.
-  return {&a.uses[word / 8].words[word % 8], unsigned((r & 0xffffffff) * kSketchCounters >> 32) * 4};
+  return {&a.uses[word / 8].words[word % 8],
+          unsigned((r & 0xffffffff) * kSketchCounters >> 32) * 4};
 }
 
 std::uint64_t aged(std::uint64_t w, std::uint32_t at) {
@@ -122,8 +121,8 @@ void sketch_remember(Arena& a, std::uint64_t hash, unsigned uses) {
     std::uint64_t w = c.word->load(kRelaxed);
     const std::uint64_t fresh = aged(w, now(a));
     if ((fresh >> c.shift & 15) >= uses) continue;
-    const std::uint64_t with =
-        (fresh & ~(std::uint64_t{15} << c.shift)) | std::uint64_t{uses} << c.shift;
+    const std::uint64_t with = (fresh & ~(std::uint64_t{15} << c.shift)) | std::uint64_t{uses}
+                                                                               << c.shift;
     KVSHM_STEP("uses.count");
     c.word->compare_exchange_strong(w, with, kRelaxed);
   }

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvshm.eviction: policy tables."""
+from dataclasses import replace
+
 import kvshm
 import pytest
 from kvshm import eviction
 from support.arenas import keys, store
 
 
-def test_a_new_arena_goes_by_the_clock(arena):
+def test_a_new_arena_has_the_adaptive_policy(arena):
     policy = eviction.get_policy(arena)
-    assert policy.name == "clock" and policy.second_chance and policy.shift == (0,) * 16
+    assert policy == replace(eviction.PRESETS["adaptive"], version=policy.version)
+    assert policy.memory and policy.touches and policy.shift == policy.rank == (0,) * 16
 
 
 @pytest.mark.parametrize("name", sorted(eviction.PRESETS))
@@ -19,14 +22,13 @@ def test_presets_reach_every_process(arena, worker, name):
         arena = kvshm.Arena.attach(sys.argv[1])
         hear()
         p = eviction.get_policy(arena)
-        say([p.name, list(p.shift), p.sample, p.second_chance, p.age_period, p.version])
+        say(repr(p))
     """, arena.name)
     before = eviction.get_policy(arena).version
     now = eviction.set_policy(arena, name)
-    preset = eviction.PRESETS[name]
     assert now.version > before
-    assert other.ask("look") == [name, list(preset.shift), preset.sample, preset.second_chance,
-                                 preset.age_period, now.version]
+    assert now == replace(eviction.PRESETS[name], version=now.version)
+    assert other.ask("look") == repr(now)
 
 
 def test_a_table_of_ones_own(arena):
@@ -39,7 +41,8 @@ def test_a_table_of_ones_own(arena):
 
 @pytest.mark.parametrize("wrong", [
     {"name": ""}, {"name": "x" * 32}, {"name": "né"}, {"shift": (0,) * 15}, {"shift": [32] * 16},
-    {"shift": [-1] * 16}, {"sample": 0}, {"sample": 65}, {"age_period": -1}], ids=str)
+    {"shift": [-1] * 16}, {"sample": 0}, {"sample": 65}, {"age_period": -1},
+    {"rank": [101] * 16}, {"rank": (0,) * 17}, {"young": 1024}, {"small": -1}], ids=str)
 def test_refused_tables(wrong):
     with pytest.raises(kvshm.InvalidArgument):
         eviction.Policy(**{"name": "p", **wrong})

@@ -23,8 +23,8 @@ GEOMETRY = np.dtype([(name, "<u8") for name in layout.Geometry._fields])
 
 POLICY = _record(layout.POLICY, [
     ("version", "<u8", 0), ("name", "S32", 8), ("sample", "<u4", 40), ("flags", "<u4", 44),
-    ("age_period", "<u4", 48), ("young", "<u4", 52), ("small", "<u4", 56), ("touch_mask", "<u4", 60),
-    ("levels", "<u4", 64, (16,))])
+    ("age_period", "<u4", 48), ("young", "<u4", 52), ("small", "<u4", 56),
+    ("touch_mask", "<u4", 60), ("levels", "<u4", 64, (16,))])
 
 FOREIGN = _record(layout.FOREIGN, [
     ("count", "<u8", 0), ("version", "<u8", 8), ("at", "<u8", 16), ("pid", "<u8", 24),

@@ -134,8 +134,9 @@ def fixed_bytes(g: Geometry) -> int:
 def layout_hash() -> int:
     """FNV-1a, one step a 64-bit number, over the sizes and constants of this layout."""
     facts = [LAYOUT, SLOTS, SUPERBLOCK, SLOT, HOT, COLD, len(Geometry._fields) * 8, POLICY, TENANT,
-             MARK, EVENT, GHOST, USES, SHADOW_HEADER, SHADOWS, SHADOW_WAYS, REGION_BLOCKS, LEASE_LINES,
-             TOUCH_RING, HISTOGRAMS * BUCKETS, WAYS, TENANTS, MARKS, EVENTS, STAT_ROOM, POLICY_AT, IDENTITY_AT, STATS_AT, LEASES_AT]
+             MARK, EVENT, GHOST, USES, SHADOW_HEADER, SHADOWS, SHADOW_WAYS, REGION_BLOCKS,
+             LEASE_LINES, TOUCH_RING, HISTOGRAMS * BUCKETS, WAYS, TENANTS, MARKS, EVENTS, STAT_ROOM,
+             POLICY_AT, IDENTITY_AT, STATS_AT, LEASES_AT]
     h = 1469598103934665603
     for fact in facts:
         h = (h ^ fact) * 1099511628211 % (1 << 64)

@@ -5,12 +5,13 @@
 Processes record their uses of one key in eight (one in 32 above 65536 blocks). One process at a
 time takes these records, in its helper thread or in tick(), and plays them through one small cache
 of keys for each weight, as large in proportion as the arena. Every cache counts its hits, an older
-one for less (a factor 1 - 1/5000 a record); a weight that leads by more than 1 % comes into force for
-all processes. The caches are sets of words in the arena, so the next leader goes on where one was
+one for less (a factor 1 - 1/5000 a record); a weight that leads by more than 1 % comes into force
+for all processes. The caches are sets of words in the arena, so the next leader goes on where one was
 killed, and a dead controller leaves the last weight in force.
 
 Sampling by hash: Waldspurger et al., FAST'15 (SHARDS); choosing a policy by simulating small caches
-of it: Waldspurger et al., ATC'17. Keys of a chain are played one by one: what a gap costs is not seen.
+of it: Waldspurger et al., ATC'17. Keys of a chain are played one by one: what a gap costs is not
+seen.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -19,8 +20,6 @@ from kvshm.attach cimport Attachment
 from kvshm.ckvshm cimport (kvshm_policy, kvshm_set_controller, kvshm_shadow, kvshm_step_policy)
 from kvshm.convert cimport fail
 from kvshm.eviction.policies cimport fill_in
-
-from kvshm.eviction.policies import WEIGHTS, weighted
 
 cdef enum:
     MANY = 8  # weights at most: kvshm_shadow has room for so many
@@ -115,6 +114,8 @@ cdef int _step(kvshm_shadow *s, void *user) noexcept nogil:
 
 cdef _set_up():
     global nweights
+    from kvshm.eviction.policies import WEIGHTS, weighted
+
     for i in range(len(WEIGHTS)):
         table = weighted(i)
         memset(&weights[i], 0, sizeof(Weight))

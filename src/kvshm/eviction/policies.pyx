@@ -4,9 +4,9 @@
 
 Among a sample of inactive blocks those of the lowest `rank[uses]` come first, and of these the one
 with the greatest `age >> shift[uses]` goes, where age is the number of releases since its last one,
-and uses its aged count of uses, 1-15: being stored is the first. So the table says whose turn is before whose, and how many
-times longer a block used that often is kept. From the block chosen the library walks to a cached
-leaf of its chain, whatever the table says.
+and uses its aged count of uses, 1-15: being stored is the first. So the table says whose turn is
+before whose, and how many times longer a block used that often is kept. From the block chosen the
+library walks to a cached leaf of its chain, whatever the table says.
 """
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,8 +103,8 @@ WEIGHTS = (
     {"rank": levels(*zip(_LEVELS, (1, 2, 3)))},
     {"rank": levels(*zip(_LEVELS, (2, 3, 4))), "young": 10},
 )
-"""What `adaptive` chooses among: a block of the next level of use (2, 6, 15) may be 1, 2, 4 times as
-old, or goes after all of the lower ones; and admission: of the lowest level the youngest goes that
+"""What `adaptive` chooses among: a block of the next level of use (2, 6, 15) may be 1, 2, 4 times
+as old, or goes after all of the lower ones; and admission: of the lowest level the youngest goes that
 is older than 1 % of the blocks, so that a scan takes its own blocks and no others."""
 
 START_WEIGHT = 0
@@ -127,7 +127,7 @@ PRESETS = {
     # The longest unused, but who was used since the hand came by is spared once.
     "clock": Policy("clock", second_chance=True),
     # Two queues: the small one lets go of what was used once.
-    "s3fifo": Policy("s3fifo", queues=True, once=True, memory=True, age_period=1),
+    "s3fifo": Policy("s3fifo", queues=True, once=True, memory=True, age_period=2),
     "multi_lru": multi_lru(),
     # Leaves only, the longest unused first (the walk to a leaf makes lru the same).
     "lineage": Policy("lineage"),
