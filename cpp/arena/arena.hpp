@@ -37,6 +37,7 @@ struct Evictor {  // under `mutex`; all of it are hints
   Kept kept[8];
   unsigned nkept = 0;
   OwnKept own;
+  std::uint64_t looks = 0;     // descriptors looked at by this call
   unsigned small_share = 512;  // of the blocks seen last, in 1/1024 (s3fifo)
 };
 

@@ -174,8 +174,12 @@ static_assert(sizeof(Ghost) == 16);
 // False: does not fit (bytes too small, or blocks == 0 results). page = size of the mount's pages.
 bool compute_geometry(std::uint64_t bytes, std::uint64_t block_bytes, std::uint64_t blocks,
                       std::uint64_t page, Geometry* out);
-// Places of the memory of keys that left, in sets of four; lines of the memory of their uses.
-constexpr std::uint64_t ghost_places(std::uint64_t blocks) { return (blocks + 15) / 16 * 4; }
+// Places of the memory of keys that left, in sets of four: one for each block up to 4096, then one
+// for every fourth. Lines of the memory of their uses.
+constexpr std::uint64_t ghost_places(std::uint64_t blocks) {
+  const std::uint64_t few = blocks < 4096 ? blocks : 4096, some = blocks / 4;
+  return ((some > few ? some : few) + 3) / 4 * 4;
+}
 constexpr std::uint64_t uses_lines(std::uint64_t blocks) { return (blocks * 3 + 15) / 16; }
 // The shadow caches see the keys whose hash has so many zero bits: one in 2^n.
 constexpr unsigned shadow_bits(std::uint64_t blocks) {

@@ -33,7 +33,7 @@ void look_along(Arena& a, const Policy& p, std::uint32_t step, See see) {
     const std::uint64_t estimate = std::uint64_t{n} * seen / steps;
     if (seen >= p.sample && chosen && (estimate > kLookAtAll || steps >= kMaxScan)) break;
   }
-  a.count(kStat_evict_looks_total, steps < n ? steps : n);
+  a.evictor.looks += steps < n ? steps : n;
 }
 
 // M's bit in the flags: a hint of s3fifo alone.

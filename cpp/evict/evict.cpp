@@ -102,6 +102,7 @@ std::uint32_t claim_victims(Arena& a, std::uint32_t n, std::uint32_t* ids, bool*
   const std::uint32_t step = hand_step(a.nblocks);
   if (ev.hand >= a.nblocks) ev.hand = 0;
   std::uint64_t steps = 0;
+  ev.looks = 0;
   for (unsigned failed = 0; got < n && failed < kTries;) {
     const std::uint32_t c = candidate(a, policy, step);
     if (c == kNone) {
@@ -116,6 +117,7 @@ std::uint32_t claim_victims(Arena& a, std::uint32_t n, std::uint32_t* ids, bool*
     got += more;
   }
   a.count(kStat_evict_steps_total, steps);
+  if (got) a.count(kStat_evict_looks_total, ev.looks);
   return got;
 }
 

@@ -119,6 +119,15 @@ def _policy(view: View) -> dict[str, Any]:
                 controller=_controller(view) if int(p["flags"]) & layout.POLICY_TOUCHES else None)
 
 
+def _policy_text(policy: dict[str, Any]) -> dict[str, Any]:
+    c = policy["controller"]
+    told = "-" if c is None else (
+        f"weight {c['weight']} in force, {text.many(c['switches'], 'switch', 'switches')}, "
+        f"{text.many(c['records'], 'record')} ({c['lost']} lost), hits by weight "
+        f"{' '.join(map(str, c['hits']))}, last step {c['last_step'] or 'never'}")
+    return policy | {"flags": ", ".join(policy["flags"]) or "-", "controller": told}
+
+
 def _controller(view: View) -> dict[str, Any]:
     """Of `adaptive`: which weight is in force, and what was learnt."""
     s = view.shadow.copy()
@@ -156,8 +165,8 @@ def _render(d: dict[str, Any], color: bool) -> str:
         "# tenants\n" + (tenants_table(d["tenants"], color) or "none"),
         text.pairs("pins", {k: "-" if v is None else v for k, v in d["pins"].items()}),
         text.pairs("totals", totals),
-        text.pairs("policy", d["policy"] | {"marks_left": d["marks_left"],
-                                            "waiting_for_space": d["waiting_for_space"]}),
+        text.pairs("policy", _policy_text(d["policy"]) | {
+            "marks_left": d["marks_left"], "waiting_for_space": d["waiting_for_space"]}),
     ]
     return "\n\n".join(parts)
 

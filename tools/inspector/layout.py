@@ -72,7 +72,7 @@ def policy_flags(flags: int) -> list[str]:
 
 def ghost_places(blocks: int) -> int:
     """Places of the memory of keys that left, in sets of four."""
-    return (blocks + 15) // 16 * 4
+    return _up(max(blocks // 4, min(blocks, 4096)), 4)
 
 
 def uses_lines(blocks: int) -> int:
@@ -80,9 +80,14 @@ def uses_lines(blocks: int) -> int:
     return (blocks * 3 + 15) // 16
 
 
+def shadow_bits(blocks: int) -> int:
+    """They see one key in 2^n."""
+    return 0 if blocks <= 512 else 3 if blocks <= 65536 else 5
+
+
 def shadow_bytes(blocks: int) -> int:
     """Of the shadow caches of the adaptive policy."""
-    entries = blocks >> (0 if blocks <= 512 else 3 if blocks <= 65536 else 5)
+    entries = blocks >> shadow_bits(blocks)
     sets = entries // SHADOW_WAYS or 1
     return SHADOW_HEADER + sets * (entries // sets) * SHADOWS * 8
 
@@ -121,8 +126,8 @@ def geometry(block_bytes: int, blocks: int, page: int, size: int = 0) -> Geometr
 def block_metadata_bytes(g: Geometry) -> int:
     """What a block more costs, times the blocks: descriptors, memory of its eviction, index
     entries, a bit of the free map. Rounding is counted as fixed."""
-    return (g.blocks * (HOT + COLD) + ghost_places(g.blocks) * GHOST
-            + uses_lines(g.blocks) * USES + shadow_bytes(g.blocks) - SHADOW_HEADER
+    shadow = g.blocks * SHADOWS * 8 >> max(3, shadow_bits(g.blocks))
+    return (g.blocks * (HOT + COLD + GHOST // 4 + 12) + shadow
             + g.blocks // 4 * WAYS * 8 + g.blocks // 8)
 
 
