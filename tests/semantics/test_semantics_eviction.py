@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Semantics 33, 35, 36, 38: chains and collisions. The order is exact for pools of up to 64
-evictable blocks, where the policy looks at all of them."""
+evictable blocks, where the policy looks at all of them. 34, 37, 39: test_semantics_policies."""
 import resource
 
 import kvshm
