@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""S92: `adaptive` keeps what is used again from a scan, once it has seen what a scan costs, and
+follows when the hot set changes. The README says what does not hold."""
+import kvshm
+import numpy as np
+import pytest
+from kvshm.eviction import PRESETS, adaptive, get_policy, set_policy
+from kvshm.eviction.serving import serve
+from support.oracle import raw_keys
+
+BLOCKS, HOT, CHAIN = 4096, 410, 8
+ACCESSES = 2048  # between two steps of the controller, as kvshm replay has it
+
+
+class Load:
+    """Requests of CHAIN blocks, served from an arena; the controller steps with the accesses."""
+
+    def __init__(self, arena):
+        self.arena, self.left, self.scans = arena, ACCESSES, 0
+
+    def use(self, keys):
+        """The share of these keys that was there."""
+        hits = 0
+        for first in range(0, len(keys), CHAIN):
+            part = np.ascontiguousarray(keys[first:first + CHAIN])
+            out = np.zeros(1, np.int32)
+            serve(self.arena, part, np.array([0, len(part)], np.int64), out)
+            hits += int(out[0])
+            self.left -= len(part)
+            if self.left <= 0:
+                adaptive.step(self.arena)
+                self.left = ACCESSES
+        return hits / len(keys)
+
+    def scan(self, capacities):
+        self.scans += 1
+        self.use(raw_keys(self.scans * 1_000_000, capacities * BLOCKS))
+
+    def present(self, keys):
+        """Touches nothing."""
+        return float((self.arena.presence(keys) != 0).mean())
+
+
+@pytest.fixture
+def load(arena_name):
+    with kvshm.Arena.create(arena_name, blocks=BLOCKS, block_bytes=0, pin="off",
+                            helper=False) as arena:
+        yield Load(arena)
+        assert arena.is_valid() == []
+
+
+def learnt(load):
+    """A hot set, used evenly, after a first scan."""
+    hot = raw_keys(0, HOT)
+    for _ in range(10):
+        load.use(hot)
+    load.scan(10)
+    for _ in range(6):
+        load.use(hot)
+    return hot
+
+
+def test_a_new_arena_learns_by_its_first_scan(load):
+    """It begins as LRU; the hot set's first use after a scan is where the weights differ."""
+    learnt(load)
+    now = get_policy(load.arena)
+    assert now.version > 1
+    assert (now.shift, now.rank) != (PRESETS["lru"].shift, PRESETS["lru"].rank)
+
+
+def test_cold_scans_leave_the_hot_set(load):
+    hot = learnt(load)
+    for _ in range(3):
+        load.scan(10)
+        assert load.present(hot) >= 0.9
+        assert load.use(hot) >= 0.9
+
+
+def test_another_hot_set(load):
+    """Two passes over it, and a scan leaves it."""
+    learnt(load)
+    new = raw_keys(500_000, HOT)
+    assert load.use(new) == 0
+    assert load.use(new) >= 0.9
+    load.scan(10)
+    assert load.present(new) >= 0.9
+    assert load.use(new) >= 0.9
+
+
+def test_another_hot_set_among_cold_requests(load):
+    """As many cold blocks as the arena has come between: the third pass finds it."""
+    learnt(load)
+    new = raw_keys(500_000, HOT)
+    for _ in range(2):
+        load.use(new)
+        load.scan(1)
+    assert load.use(new) >= 0.8
+
+
+@pytest.mark.parametrize("policy", ["s3fifo", "multi_lru"])
+def test_policies_that_need_no_lesson(load, policy):
+    set_policy(load.arena, policy)
+    hot = raw_keys(0, HOT)
+    for _ in range(10):
+        load.use(hot)
+    load.scan(10)
+    assert load.present(hot) >= 0.9
