@@ -57,6 +57,8 @@ typedef struct kvshm_shadow {
   uint64_t *entries; /* caches x sets x ways of the function's own; all zero at first */
   double hits[8];    /* of each cache: the function's own, kept from one call to the next */
   uint32_t clock;    /* number of the first record, mod 2^32 */
+  uint32_t bits;       /* one key in 2^bits is recorded */
+  uint32_t stale;      /* 1: the table in force is not that of `weight`: publish it */
   uint32_t zero;
   kvshm_policy policy; /* to be published if the function returns 1 */
 } kvshm_shadow;

@@ -77,6 +77,7 @@ struct Arena {
   Leases leases;
   Evictor evictor;
   std::mutex controller_mutex;  // one step at a time
+  std::uint64_t odd_version = 0;  // of the policy table, at the last step
   Waits waits;
   std::uint64_t stats_at_attach[kStatRoom] = {};
 

@@ -33,6 +33,7 @@ void* run(void* arg) {
     if (!a.sb->dead.load(std::memory_order_relaxed)) {
       if (now_ms() >= reap_at) {
         reap_dead(a, nullptr);
+        refresh_limits(a);
         if (limits(a)) recount(a, kRecountMs);
         reap_at = now_ms() + a.reap_ms;
       }

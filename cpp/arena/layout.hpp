@@ -163,6 +163,7 @@ struct alignas(64) ShadowHeader {
   std::atomic<std::uint64_t> hits[kShadows];   // doubles: hits by weight, discounted
   std::atomic<std::uint64_t> weight;           // the one in force
   std::atomic<std::uint64_t> switches, at;     // how often it changed; seconds of the last step
+  std::atomic<std::uint64_t> published;        // version of the table that it last wrote
 };
 static_assert(sizeof(ShadowHeader) == 512);
 
@@ -183,7 +184,7 @@ constexpr std::uint64_t ghost_places(std::uint64_t blocks) {
 constexpr std::uint64_t uses_lines(std::uint64_t blocks) { return (blocks * 3 + 15) / 16; }
 // The shadow caches see the keys whose hash has so many zero bits: one in 2^n.
 constexpr unsigned shadow_bits(std::uint64_t blocks) {
-  return blocks <= 512 ? 0 : blocks <= 65536 ? 3 : 5;
+  return blocks <= 4096 ? 0 : blocks <= 65536 ? 3 : 5;
 }
 struct ShadowShape {  // of each of the kShadows caches
   std::uint64_t sets;

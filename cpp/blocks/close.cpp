@@ -6,9 +6,12 @@
 
 namespace kvshm {
 
-void end_life(Arena& a, std::uint32_t id) {
+void end_life(Arena& a, std::uint32_t id, bool counted) {
   Hot& h = a.hot[id];
-  discharge(a, h);
+  if (counted)
+    discharge(a, h);
+  else
+    h.priority.store(0, std::memory_order_relaxed);  // of a pin that was not counted
   KVSHM_STEP("close.erase");
   // M:core.6 M:index.6
   erase_entries(a, id, h.load_key());
@@ -25,9 +28,9 @@ void end_life(Arena& a, std::uint32_t id) {
   KVSHM_STEP("close.seq");
 }
 
-void close_block(Arena& a, std::uint32_t id) {
+void close_block(Arena& a, std::uint32_t id, bool counted) {
   Hot& h = a.hot[id];
-  end_life(a, id);
+  end_life(a, id, counted);
   // seq_cst: a waiter of this fill sees it, or wake_fill sees the waiter's bit
   // M:fill.18 M:core.14 M:freemap.5
   h.word.store(make_word(h.seq.load(std::memory_order_relaxed), kFree, 0),

@@ -8,9 +8,10 @@ namespace kvshm {
 
 // The word is EVICTING with exactly one bit, which is mine or that of a dead process whose life
 // byte I hold. Erases the entries, zeroes the key, seq + 1, then FREE, free-map bit, wake.
-void close_block(Arena& a, std::uint32_t id);
+void close_block(Arena& a, std::uint32_t id, bool counted = true);
 // The same up to, not including, the last store: the block stays EVICTING, ready for a new life.
-void end_life(Arena& a, std::uint32_t id);
+// counted: for its tenant; a claim of free blocks that is undone was charged as a whole.
+void end_life(Arena& a, std::uint32_t id, bool counted = true);
 // The free map's bit and its summary: hints that the block may be claimed.
 void mark_free(Arena& a, std::uint32_t id);
 // Sets the region's summary bit if its map has any: who died between the two left it missing.

@@ -12,8 +12,14 @@ constexpr auto kRelaxed = std::memory_order_relaxed;  // hints: see deadlines.hp
 std::uint32_t settle_priority(Arena& a, std::uint32_t id, std::uint8_t byte) {
   if (!passed(a.cold[id].calms.load(kRelaxed))) return byte & ~kForAWhile;
   KVSHM_STEP("priority.settle");
-  if (a.hot[id].priority.compare_exchange_strong(byte, kNormalPriority, kRelaxed) && pins(byte))
-    unpin(a, 1);
+  auto& p = a.hot[id].priority;
+  const std::uint8_t was = byte;
+  if (!p.compare_exchange_strong(byte, kNormalPriority, kRelaxed)) return kNormalPriority;
+  // Renewed between the two looks, with the same byte: it stays.
+  std::uint8_t normal = kNormalPriority;
+  if (!passed(a.cold[id].calms.load(kRelaxed)) && p.compare_exchange_strong(normal, was, kRelaxed))
+    return was & ~kForAWhile;
+  if (pins(was)) unpin(a, 1);
   return kNormalPriority;
 }
 

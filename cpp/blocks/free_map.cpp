@@ -98,7 +98,8 @@ void unclaim_free(Arena& a, std::uint32_t n, const std::uint32_t* ids) {
                                         std::memory_order_acquire))
         continue;
       KVSHM_STEP("alloc.unclaimed");
-      if (!others) close_block(a, ids[i]);
+      // Its tenant was charged for the claim as a whole, and is paid back so.
+      if (!others) close_block(a, ids[i], false);
       break;
     }
   }

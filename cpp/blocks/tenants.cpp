@@ -77,6 +77,16 @@ bool count_words(Arena& a) {
   return right;
 }
 
+// What the rows ask for.
+std::uint32_t wanted(const Arena& a) {
+  std::uint32_t want = 0;
+  for (unsigned t = 0; t < kTenants; t++) {
+    if (a.tenants[t].weight.load(kRelaxed)) want |= kCounted | kShared;
+    if (a.tenants[t].quota.load(kRelaxed)) want |= kCounted;
+  }
+  return want;
+}
+
 }  // namespace
 
 int check_fits(Arena& a, const FillSpec& spec, std::uint32_t n) {
@@ -172,21 +182,23 @@ std::uint64_t share_of(const Arena& a, std::uint32_t tenant) {
   return limits(a) & kShared ? share_among(a, tenant, weights(a)) : 0;
 }
 
+void refresh_limits(Arena& a) {
+  const std::uint32_t want = wanted(a);
+  if ((limits(a) & want) == want) return;
+  KVSHM_STEP("tenant.limits");
+  // Nobody has counted so far.
+  if (!a.sb->limits.fetch_or(want, std::memory_order_seq_cst)) recount(a, 0);
+}
+
 int set_tenant(Arena& a, std::uint32_t tenant, std::uint64_t quota, std::uint32_t weight) {
   see(a, tenant);
   KVSHM_STEP("tenant.quota");
   a.tenants[tenant].quota.store(quota, kRelaxed);
   KVSHM_STEP("tenant.weight");
   a.tenants[tenant].weight.store(weight, kRelaxed);
-  std::uint32_t want = 0;
-  for (unsigned t = 0; t < kTenants; t++) {
-    if (a.tenants[t].weight.load(kRelaxed)) want |= kCounted | kShared;
-    if (a.tenants[t].quota.load(kRelaxed)) want |= kCounted;
-  }
-  const bool begins = want && !limits(a);
-  KVSHM_STEP("tenant.limits");
-  a.sb->limits.store(want, kRelaxed);
-  if (begins) recount(a, 0);  // nobody has counted so far
+  // Bits that no row asks for go; what a rival asked for meanwhile is set once more, by it or here.
+  a.sb->limits.fetch_and(wanted(a), std::memory_order_seq_cst);
+  refresh_limits(a);
   return 0;
 }
 

@@ -72,6 +72,8 @@ Over over_share(const Arena& a);
 std::uint64_t share_of(const Arena& a, std::uint32_t tenant);
 
 int tenant_number(Arena& a, const char* name);
+// Where a row asks for what Superblock::limits does not say: its writer was killed, or overtaken.
+void refresh_limits(Arena& a);
 int set_tenant(Arena& a, std::uint32_t tenant, std::uint64_t quota, std::uint32_t weight);
 
 }  // namespace kvshm

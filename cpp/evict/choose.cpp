@@ -67,7 +67,7 @@ std::uint32_t of_queues(Arena& a, const Policy& p, std::uint32_t step) {
       least = s.reluctance;
       for (Oldest* o : {unused, unused + 1, used, used + 1}) *o = {};
     }
-    (was_used ? used : unused)[main].take(id, now - h.stamp.load(kRelaxed));
+    (was_used ? used : unused)[main].take(id, age_of(now, h.stamp.load(kRelaxed)));
     if (was_used && nids < 64) ids[nids++] = id;
     return !was_used;
   });
@@ -80,7 +80,7 @@ std::uint32_t of_queues(Arena& a, const Policy& p, std::uint32_t step) {
   if (unused[from].id == kNone && used[from].id == kNone) from = !from;
   for (std::uint32_t i = 0; i < nids; i++) {
     Hot& h = a.hot[ids[i]];
-    if (in_main(h) != from || now - h.stamp.load(kRelaxed) <= unused[from].age) continue;
+    if (in_main(h) != from || age_of(now, h.stamp.load(kRelaxed)) <= unused[from].age) continue;
     clear_clock(h);
     if (!from) {
       KVSHM_STEP("evict.promote");
@@ -88,7 +88,8 @@ std::uint32_t of_queues(Arena& a, const Policy& p, std::uint32_t step) {
     }
     h.stamp.store(now, kRelaxed);
   }
-  return unused[from].id != kNone ? unused[from].id : used[from].id;
+  if (unused[from].id != kNone) return unused[from].id;
+  return unused[!from].id != kNone ? unused[!from].id : used[from].id;
 }
 
 std::uint32_t of_scores(Arena& a, const Policy& p, std::uint32_t step) {
@@ -118,7 +119,7 @@ std::uint32_t of_scores(Arena& a, const Policy& p, std::uint32_t step) {
 
 Score score(Arena& a, const Policy& p, std::uint32_t id, std::uint32_t now) {
   const Hot& h = a.hot[id];
-  const std::uint32_t age = now - h.stamp.load(kRelaxed);
+  const std::uint32_t age = age_of(now, h.stamp.load(kRelaxed));
   if (expired(a, id)) return {0, kOverAge};
   const bool within = p.over.any && !p.over.has(h.tenant.load(kRelaxed));
   const std::uint32_t reluctance =

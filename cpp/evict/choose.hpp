@@ -33,6 +33,11 @@ struct Score {                                                // greater goes fi
     return reluctance != o.reluctance ? reluctance < o.reluctance : age > o.age;
   }
 };
+// Of a stamp in ticks; one given after `now` was read is none.
+inline std::uint32_t age_of(std::uint32_t now, std::uint32_t stamp) {
+  const std::uint32_t age = now - stamp;
+  return age < 0xff000000u ? age : 0;
+}
 // now: the arena's tick.
 Score score(Arena& a, const Policy& p, std::uint32_t id, std::uint32_t now);
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <bit>
+#include <cstring>
 
 #include "arena/posts.hpp"
 #include "evict/ghost.hpp"
@@ -15,6 +16,19 @@ constexpr std::uint32_t kBatch = 256, kMaxBatches = kSlots * kTouchRing / kBatch
 
 std::atomic<kvshm_controller_fn> the_function{nullptr};
 std::atomic<void*> the_user{nullptr};
+
+bool is_adaptive(const Arena& a) {
+  std::uint64_t name;
+  std::memcpy(&name, "adaptive", 8);
+  return a.sb->policy.name[0].load(kRelaxed) == name;
+}
+
+// Even; or odd for two steps: its writer died, or is stopped.
+bool usable(Arena& a, std::uint64_t version) {
+  const bool known = a.odd_version == version;
+  a.odd_version = version & 1 ? version : 0;
+  return !(version & 1) || known;
+}
 
 }  // namespace
 
@@ -42,6 +56,7 @@ std::uint32_t step_controller(Arena& a) {
     view.n = take_touches(a, records, kBatch);
     if (!view.n) break;
     total += view.n;
+    view.bits = shadow_bits(a.nblocks);
     view.caches = kShadows;
     view.ways = shape.ways;
     view.sets = shape.sets;
@@ -49,17 +64,22 @@ std::uint32_t step_controller(Arena& a) {
     view.clock = std::uint32_t(s.records.load(kRelaxed)) - view.n;
     for (unsigned c = 0; c < kShadows; c++)
       view.hits[c] = std::bit_cast<double>(s.hits[c].load(kRelaxed));
+    // What is tuned is `adaptive`, and only over the table that was seen here.
+    const std::uint64_t seen = a.sb->policy.version.load(std::memory_order_acquire);
     const std::uint64_t weight = s.weight.load(kRelaxed);
     view.weight = std::uint32_t(weight);
-    const int publish = fn(&view, the_user.load(std::memory_order_acquire));
+    view.stale = seen != s.published.load(kRelaxed);
+    const bool publish = fn(&view, the_user.load(std::memory_order_acquire)) && is_adaptive(a) &&
+                         usable(a, seen);
     for (unsigned c = 0; c < kShadows; c++)
       s.hits[c].store(std::bit_cast<std::uint64_t>(view.hits[c]), kRelaxed);
-    if (view.weight != weight) {
-      s.weight.store(view.weight, kRelaxed);
-      s.switches.store(s.switches.load(kRelaxed) + 1, kRelaxed);
-    }
-    if (publish) write_policy(a, view.policy);
-    if (view.n < kBatch) break;
+    if (!publish) continue;
+    const std::uint64_t version = write_policy(a, view.policy, seen);
+    if (!version) continue;
+    KVSHM_STEP("controller.published");
+    s.published.store(version, kRelaxed);
+    s.weight.store(view.weight, kRelaxed);
+    if (view.weight != weight) s.switches.store(s.switches.load(kRelaxed) + 1, kRelaxed);
   }
   return total;
 }

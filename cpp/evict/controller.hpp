@@ -17,7 +17,8 @@ void set_controller(kvshm_controller_fn fn, void* user);
 // One step, if there is a function, the policy records uses, and this process leads or can: the
 // number of records taken. Never waits.
 std::uint32_t step_controller(Arena& a);
-// Checked by the caller.
-void write_policy(Arena& a, const kvshm_policy& p);
+// p was checked by the caller. expected: only over that version of the table; 0: over any, waiting a
+// moment for another writer. Returns the new version, or 0.
+std::uint64_t write_policy(Arena& a, const kvshm_policy& p, std::uint64_t expected = 0);
 
 }  // namespace kvshm

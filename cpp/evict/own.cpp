@@ -11,7 +11,8 @@
 namespace kvshm {
 namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr std::uint32_t kEnough = 1024;  // seen: the best of them will do
+constexpr std::uint32_t kEnough = 1024;    // seen: the best of them will do
+constexpr std::uint32_t kMaxLook = 65536;  // in vain, once some were seen; the next look goes on
 
 std::uint32_t tenant_of(const Arena& a, std::uint32_t id) {
   return a.hot[id].tenant.load(kRelaxed);
@@ -33,7 +34,7 @@ void look_around(Arena& a, std::uint32_t tenant) {
   const auto next = [&](std::uint64_t at) { return at + step >= n ? at + step - n : at + step; };
   std::uint64_t ahead = ev.hand;
   for (int i = 0; i < 8; i++) ahead = next(ahead);
-  for (std::uint32_t i = 0; i < n && seen < kEnough; i++) {
+  for (std::uint32_t i = 0; i < n && seen < kEnough && !(seen && i > kMaxLook); i++) {
     const auto id = std::uint32_t(ev.hand);
     ev.hand = next(ev.hand);
     ahead = next(ahead);

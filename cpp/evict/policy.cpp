@@ -33,7 +33,7 @@ void default_policy(PolicyTable& t, std::uint64_t blocks) {
   }
   t.sample.store(24, kRelaxed);
   t.flags.store(KVSHM_POLICY_MEMORY | KVSHM_POLICY_TOUCHES, kRelaxed);
-  t.age_period.store(10, kRelaxed);
+  t.age_period.store(7, kRelaxed);
   t.young.store(0, kRelaxed);
   t.small.store(512, kRelaxed);
   t.touch_mask.store((1u << shadow_bits(blocks)) - 1, kRelaxed);
@@ -71,20 +71,30 @@ Policy read_policy(const Arena& a) {
   return p;
 }
 
-void write_policy(Arena& a, const kvshm_policy& in) {
-  PolicyTable& t = a.sb->policy;
-  // Odd while written: the next writer waits a moment for this one. If it died there, or takes that
-  // long, it is overtaken; the worst is a mixture of two tables, a poorer choice of victims.
-  std::uint64_t v = t.version.load(std::memory_order_acquire);
-  for (const std::int64_t deadline = now_ms() + kWriterMs; (v & 1) && now_ms() < deadline;) {
-    std::this_thread::yield();
-    v = t.version.load(std::memory_order_acquire);
+namespace {
+
+// Odd while written. A writer that died there, or takes that long, is overtaken: the worst is a
+// mixture of two tables, a poorer choice of victims.
+std::uint64_t begin_table(PolicyTable& t, std::uint64_t expected) {
+  for (const std::int64_t deadline = now_ms() + kWriterMs;;) {
+    std::uint64_t v = t.version.load(std::memory_order_acquire);
+    if (expected && v != expected) return 0;
+    if (!expected && (v & 1) && now_ms() < deadline) {
+      std::this_thread::yield();
+      continue;
+    }
+    KVSHM_STEP("policy.odd");
+    const std::uint64_t odd = (v | 1) + (v & 1 ? 2 : 0);
+    if (t.version.compare_exchange_strong(v, odd, std::memory_order_seq_cst)) return odd;
   }
-  std::uint64_t odd;
-  KVSHM_STEP("policy.odd");
-  do {
-    odd = (v | 1) + (v & 1 ? 2 : 0);
-  } while (!t.version.compare_exchange_weak(v, odd, std::memory_order_seq_cst));
+}
+
+}  // namespace
+
+std::uint64_t write_policy(Arena& a, const kvshm_policy& in, std::uint64_t expected) {
+  PolicyTable& t = a.sb->policy;
+  const std::uint64_t odd = begin_table(t, expected);
+  if (!odd) return 0;
   constexpr auto release = std::memory_order_release;
   char name[32] = {};
   std::memcpy(name, in.name, strnlen(in.name, 31));
@@ -107,8 +117,8 @@ void write_policy(Arena& a, const kvshm_policy& in) {
       release);
   for (int i = 0; i < 16; i++) t.levels[i].store(in.shift[i] | in.rank[i] << 8, release);
   KVSHM_STEP("policy.even");
-  std::uint64_t expected = odd;
-  t.version.compare_exchange_strong(expected, odd + 1, std::memory_order_seq_cst);
+  std::uint64_t mine = odd;
+  return t.version.compare_exchange_strong(mine, odd + 1, std::memory_order_seq_cst) ? odd + 1 : 0;
 }
 
 std::uint32_t push_marks(Arena& a, const kvshm_handle* h, std::uint32_t n) {

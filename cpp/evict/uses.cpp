@@ -156,12 +156,15 @@ void age(Arena& a) {
   const std::uint64_t span = std::uint64_t{period} * a.nblocks;
   const std::uint32_t limit = span > (1u << 30) ? 1u << 30 : std::uint32_t(span);
   std::uint32_t at = a.sb->aged_at.load(kRelaxed);
-  if (a.sb->tick.load(kRelaxed) - at < limit) return;
+  const std::uint32_t now = a.sb->tick.load(kRelaxed), behind = now - at;
+  if (behind < limit) return;
+  // Far behind (a policy that does not age, damage): four halvings leave nothing anyway.
+  const std::uint32_t steps = behind / limit > 4 ? 4 : 1;
   KVSHM_STEP("alloc.age");
   // Who moves the mark moves the epoch. Killed between the two it stays: one halving less.
-  if (!a.sb->aged_at.compare_exchange_strong(at, at + limit, kRelaxed)) return;
+  if (!a.sb->aged_at.compare_exchange_strong(at, steps > 1 ? now : at + limit, kRelaxed)) return;
   KVSHM_STEP("alloc.epoch");
-  a.sb->age_epoch.fetch_add(1, kRelaxed);
+  a.sb->age_epoch.fetch_add(steps, kRelaxed);
 }
 
 }  // namespace kvshm

@@ -50,6 +50,7 @@ namespace kvshm {
   Hot& h = a.hot[id];
   if (a.counts[id].load(std::memory_order_relaxed)) return false;
   word_t w = h.word.load(std::memory_order_relaxed);
+  if (h.flags.load(std::memory_order_relaxed) & kMortal) return false;  // its time may be over
   if (!is_ready(w) || !(a.in_all_regions.load(std::memory_order_relaxed) || a.in_region(id)))
     return false;
   KVSHM_STEP("take.before");

@@ -277,6 +277,24 @@ TEST(Tenants, ADeathPutsNoCountOff) {
 }
 
 // A count that nobody's death explains is looked into before it refuses.
+TEST(Tenants, AClaimThatFallsShortPutsNoCountOff) {
+  Pool pool({.blocks = 8});
+  ASSERT_EQ(kvshm_set_tenant(pool.a, 1, 7, 0), 0);
+  ASSERT_EQ(cache(pool.a, 1, 0, 6), 0);  // so that free blocks have been its own
+  ASSERT_EQ(kvshm_clear(pool.a), 6);
+  handles_t held, more;
+  ASSERT_EQ(allocate(pool.a, 4, as_tenant(2, 100), &held), 0);
+  for (int i = 0; i < 3; i++)
+    ASSERT_EQ(allocate(pool.a, 5, as_tenant(1, 100), &more), -KVSHM_ENOSPACE);
+  EXPECT_EQ(counted(pool.a, 1), 0u);
+  EXPECT_EQ(counted(pool.a, 2), 4u);
+  EXPECT_EQ(counted_pins(pool.a), 4u);
+  ASSERT_EQ(abort_fills(pool.a, held), 0);
+  EXPECT_EQ(counted(pool.a, 2), 0u);
+  EXPECT_EQ(counted_pins(pool.a), 0u);
+  EXPECT_EQ(broken(pool.a), "");
+}
+
 TEST(Tenants, AWrongCountRefusesNothing) {
   Pool pool({.blocks = 16});
   ASSERT_EQ(kvshm_set_tenant(pool.a, 1, 4, 0), 0);

@@ -366,7 +366,7 @@ cdef extern from "kvshm.h" nogil:
         uint64_t sets
         uint64_t *entries
         double hits[8]
-        uint32_t clock, zero
+        uint32_t clock, bits, stale, zero
         kvshm_policy policy
     ctypedef int (*kvshm_controller_fn)(kvshm_shadow *s, void *user) noexcept nogil
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 import kvshm
 import pytest
 from kvshm import eviction
+from kvshm.eviction.policies import weighted
+from kvshm.tools.inspector import view
 from support.arenas import keys, store
 
 
@@ -29,6 +31,30 @@ def test_presets_reach_every_process(arena, worker, name):
     assert now.version > before
     assert now == replace(eviction.PRESETS[name], version=now.version)
     assert other.ask("look") == repr(now)
+
+
+def test_who_goes_back_to_adaptive_gets_the_weight_in_force(make_arena):
+    """The table that an operator set is replaced by what was learnt, once there is a next record;
+    another policy stays as it is."""
+    arena = make_arena(blocks=64, block_bytes=64)
+    some = keys(8, seed=23)
+    store(arena, some).release()
+    eviction.adaptive.step(arena)
+    with view.View(arena.name) as seen:
+        before = int(seen.shadow["weight"])
+    eviction.set_policy(arena, replace(eviction.PRESETS["lru"], touches=True))
+    arena.match(some).release()
+    assert eviction.adaptive.step(arena) == 8
+    assert eviction.get_policy(arena).name == "lru"
+    eviction.set_policy(arena, replace(eviction.PRESETS["adaptive"], sample=5))
+    arena.match(some).release()
+    assert eviction.adaptive.step(arena) == 8
+    now = eviction.get_policy(arena)
+    assert now == replace(weighted(before), version=now.version)
+    version = now.version
+    arena.match(some).release()
+    eviction.adaptive.step(arena)
+    assert eviction.get_policy(arena).version == version  # nothing to mend
 
 
 def test_a_table_of_ones_own(arena):

@@ -7,11 +7,12 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import (machine, p1_lookup, p2_match, p3_copy, p4_insert, p6_attach, p8_reap, p9_size,
-               report)
+from . import (e_hits, machine, p1_lookup, p2_match, p3_copy, p4_insert, p6_attach, p8_reap,
+               p9_size, report)
 from .bench import QUICK, Bench, Scale
 from .connector import v1_request, v2_transfers
 from .mounts import mounted
@@ -84,9 +85,15 @@ def _targets(args: argparse.Namespace, kind: str,
     options: dict[str, Any] = asdict(scale) | {"quick": args.quick}
     table = report.table(about, targets)
     print(report.document(kind, about, options, targets) if args.json else table)
-    if kind == "vllm" and args.out is not None:
+    if kind in ("vllm", "eviction") and args.out is not None:
         args.out.write_text(report.page(f"tools/bench {kind}", table), encoding="utf-8")
     return int(any(target.holds is False for target in targets))
+
+
+def _eviction(args: argparse.Namespace) -> int:
+    measures = {name: (f"{load.trace}: {e_hits.TITLE}", partial(e_hits.measure, load=load))
+                for name, load in e_hits.MEASURES.items() if not args.only or name in args.only}
+    return _targets(args, "eviction", measures, Scale())
 
 
 def _peers(args: argparse.Namespace) -> int:
@@ -151,7 +158,17 @@ def _parser() -> argparse.ArgumentParser:
     vllm.add_argument("--without-peers", action="store_true",
                       help="not beside LMCache, which is installed for it once")
     vllm.add_argument("--out", type=Path, metavar="FILE", help="also keep the table as this page")
-    for one, run in ((micro, _micro), (peers, _peers), (vllm, _vllm)):
+    eviction = commands.add_parser(
+        "eviction", help="hit ratios of the policies on recorded traces",
+        description="Every policy through a real arena, on traces that are looked for in the "
+                    "folders of KVSHM_TRACES. Exit status: 0 if the targets hold, 1 if one is "
+                    "broken, 2 if it could not be measured.")
+    eviction.add_argument("--json", action="store_true", help="one JSON document, not a table")
+    eviction.add_argument("--only", type=_loads, metavar="E1,E2,...", help="these traces only")
+    eviction.add_argument("--out", type=Path, metavar="FILE",
+                          help="also keep the table as this page")
+    eviction.set_defaults(quick=False)
+    for one, run in ((micro, _micro), (peers, _peers), (vllm, _vllm), (eviction, _eviction)):
         one.add_argument("--root", type=Path, help=argparse.SUPPRESS)
         one.set_defaults(run=run)
     return parser
@@ -170,6 +187,15 @@ def _names(text: str) -> list[str]:
         if name not in MEASURES:
             raise argparse.ArgumentTypeError(f"{name}: expected some of {', '.join(MEASURES)}")
     return [name for name in MEASURES if name in names]
+
+
+def _loads(text: str) -> list[str]:
+    names = [name.strip().upper() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in e_hits.MEASURES:
+            raise argparse.ArgumentTypeError(f"{name}: expected some of "
+                                             f"{', '.join(e_hits.MEASURES)}")
+    return names
 
 
 def _rounds(text: str) -> int:

@@ -57,7 +57,7 @@ USES = np.dtype([("words", "<u8", (8,))])
 SHADOW = _record(layout.SHADOW_HEADER, [
     ("cursors", "<u8", 0, (layout.SLOTS,)), ("records", "<u8", 384), ("lost", "<u8", 392),
     ("hits", "<f8", 400, (layout.SHADOWS,)), ("weight", "<u8", 440), ("switches", "<u8", 448),
-    ("at", "<u8", 456)])
+    ("at", "<u8", 456), ("published", "<u8", 464)])
 
 LEASE = np.dtype([("tag", "<u8"), ("start", "<u4"), ("count", "<u4")])
 

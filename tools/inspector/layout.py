@@ -82,7 +82,7 @@ def uses_lines(blocks: int) -> int:
 
 def shadow_bits(blocks: int) -> int:
     """They see one key in 2^n."""
-    return 0 if blocks <= 512 else 3 if blocks <= 65536 else 5
+    return 0 if blocks <= 4096 else 3 if blocks <= 65536 else 5
 
 
 def shadow_bytes(blocks: int) -> int:

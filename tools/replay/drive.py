@@ -9,6 +9,7 @@ from typing import Any
 import kvshm
 import numpy as np
 import numpy.typing as npt
+from kvshm.eviction import Policy
 from kvshm.eviction.serving import serve
 
 from .controller import ACCESSES, step_of
@@ -23,16 +24,18 @@ BETWEEN = 1 << 17  # accesses between two looks at signals and at the bar
 Tick = Callable[[int], None]
 
 
-def replay(trace: Trace, policy: str, blocks: int, tick: Tick = lambda requests: None) -> Outcome:
+def replay(trace: Trace, policy: str | Policy, blocks: int,
+           tick: Tick = lambda requests: None) -> Outcome:
     """tick: told of each few requests that were served."""
     began = time.monotonic()
     hits = np.zeros(trace.requests, np.int32)
+    name = policy if isinstance(policy, str) else policy.name
     with temporary_arena(blocks, policy) as arena:
         before = arena.stats()
-        refused = serve_all(arena, trace, hits, step_of(policy), tick)
+        refused = serve_all(arena, trace, hits, step_of(name), tick)
         counted = growth(before, arena.stats())
         broken = broken_of(arena)
-    return Outcome(policy, blocks, 1, hits, counted, refused, time.monotonic() - began,
+    return Outcome(name, blocks, 1, hits, counted, refused, time.monotonic() - began,
                    broken=broken)
 
 

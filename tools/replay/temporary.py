@@ -12,19 +12,20 @@ from collections.abc import Iterator
 
 import kvshm
 from kvshm import shm
-from kvshm.eviction import PRESETS, set_policy
+from kvshm.eviction import PRESETS, Policy, set_policy
 
 from .failures import ReplayError
 
-NEW_ARENA = "adaptive" if "adaptive" in PRESETS else "clock"  # what a new arena goes by
+NEW_ARENA = "adaptive"  # what a new arena goes by
 PREFIX = "replay-"
 _count = itertools.count()
 
 
 @contextlib.contextmanager
-def temporary_arena(blocks: int, policy: str, helper: bool = False) -> Iterator[kvshm.Arena]:
-    """An arena of so many blocks without data that goes by a policy of PRESETS."""
-    if policy not in PRESETS:
+def temporary_arena(blocks: int, policy: str | Policy,
+                    helper: bool = False) -> Iterator[kvshm.Arena]:
+    """An arena of so many blocks without data that goes by a policy, one of PRESETS by its name."""
+    if isinstance(policy, str) and policy not in PRESETS:
         raise ReplayError(f"--policy {policy}: there is {', '.join(PRESETS)}")
     name = f"{PREFIX}{os.getpid()}-{next(_count)}"
     arena = None

@@ -113,6 +113,16 @@ void stale_links(Scene& s) {
   EXPECT_EQ(drop(s.a, up), 0);
 }
 
+int publish_once(kvshm_shadow* s, void*) {
+  kvshm_policy p = KVSHM_POLICY_INIT;
+  std::snprintf(p.name, sizeof p.name, "adaptive");
+  p.sample = 24;
+  p.flags = KVSHM_POLICY_MEMORY | KVSHM_POLICY_TOUCHES;
+  s->policy = p;
+  s->weight = 2;
+  return 1;
+}
+
 int set_policy(kvshm_arena* a) {
   auto p = sized<kvshm_policy>();
   if (kvshm_get_policy(a, &p)) return 1;
@@ -167,6 +177,22 @@ std::vector<Op> hold_ops() {
        .setup = stale_links,
        .may_go = 0xf,
        .goes = 0xf},
+      {.name = "controller",
+       .act =
+           [](kvshm_arena* a, Scene&) {
+             kvshm_set_controller(publish_once, nullptr);
+             const std::int64_t n = kvshm_step_policy(a);
+             kvshm_set_controller(nullptr, nullptr);
+             return n < 0 ? int(-n) : 0;
+           },
+       .setup =
+           [](Scene& s) {
+             std::uint32_t ids[4];
+             kvshm_lease lease;
+             core(s.a).sb->policy.touch_mask = 0;
+             EXPECT_EQ(kvshm_match(s.a, raw(s.cached), 4, ids, &lease), 4);
+             EXPECT_EQ(kvshm_release(s.a, lease), 0);
+           }},
       {.name = "policy", .act = [](kvshm_arena* a, Scene&) { return set_policy(a); }},
   };
 }

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller of `adaptive`: which of WEIGHTS would hit most, by shadow caches in the arena.
 
-Processes record their uses of one key in eight (one in 32 above 65536 blocks). One process at a
-time takes these records, in its helper thread or in tick(), and plays them through one small cache
-of keys for each weight, as large in proportion as the arena. Every cache counts its hits, an older
-one for less (a factor 1 - 1/5000 a record); a weight that leads by more than 1 % comes into force
-for all processes. The caches are sets of words in the arena, so the next leader goes on where one was
+Processes record their uses of one key in eight (of all up to 4096 blocks, of one in 32 above
+65536). One process at a time takes these records, in its helper thread or in tick(), and plays them
+through one small cache of keys for each weight, as large in proportion as the arena. Every cache counts its hits, an older
+one for less (a window of 40000 uses); a weight that leads by more than 1 % comes into force for all
+processes. The caches are sets of words in the arena, so the next leader goes on where one was
 killed, and a dead controller leaves the last weight in force.
 
 Sampling by hash: Waldspurger et al., FAST'15 (SHARDS); choosing a policy by simulating small caches
@@ -31,7 +31,7 @@ cdef struct Weight:
 cdef Weight weights[MANY]
 cdef uint32_t nweights = 0
 
-cdef double KEEP = 1.0 - 1.0 / 5000  # of the hits, a record
+cdef double WINDOW = 40000.0  # uses, of which a share is recorded
 cdef double LEAD = 1.01
 cdef double START = 20.0  # hits that a lead must be at least
 
@@ -85,6 +85,7 @@ cdef int _step(kvshm_shadow *s, void *user) noexcept nogil:
     cdef uint64_t record, tag, row
     cdef uint64_t *group
     cdef uint32_t clock = s.clock
+    cdef double keep = 1.0 - (<uint64_t>1 << s.bits) / WINDOW  # of the hits, a record
     for i in range(s.n):
         record = s.records[i]
         clock += 1
@@ -95,19 +96,22 @@ cdef int _step(kvshm_shadow *s, void *user) noexcept nogil:
         for c in range(caches):
             group = s.entries + (c * s.sets + row) * s.ways
             young = weights[c].young * blocks // 1024 + 1 if weights[c].young else 0
-            s.hits[c] *= KEEP
+            s.hits[c] *= keep
             if _play(group, s.ways, &weights[c], young, tag, <uint32_t>record & 15, clock):
                 s.hits[c] += 1
     for c in range(caches):
-        if not s.hits[c] >= 0:  # damage, or no number
+        if not 0 <= s.hits[c] <= 2 * WINDOW:  # damage, or no number
             s.hits[c] = 0
         if s.hits[c] > s.hits[best]:
             best = c
     if s.weight >= caches:
         s.weight = 0
+        s.stale = 1
     if best != s.weight and s.hits[best] > START and s.hits[best] > LEAD * s.hits[s.weight]:
         s.weight = best
-        s.policy = weights[best].table
+        s.stale = 1
+    if s.stale:
+        s.policy = weights[s.weight].table
         return 1
     return 0
 

@@ -11,7 +11,7 @@ class Policy:
     shift: Sequence[int] = ...
     rank: Sequence[int] = ...
     sample: int = 24
-    age_period: int = 10
+    age_period: int = 7
     second_chance: bool = False
     memory: bool = False
     sketch: bool = False

@@ -47,7 +47,7 @@ class Policy:
     shift: tuple = (0,) * 16
     rank: tuple = (0,) * 16
     sample: int = 24
-    age_period: int = 10
+    age_period: int = 7
     second_chance: bool = False
     memory: bool = False
     sketch: bool = False
