@@ -35,7 +35,7 @@ typedef struct kvshm_policy { /* what the built-in scorer goes by; versioned, sh
   uint32_t age_period; /* uses are halved every so many uses per block; 0 = never */
   uint32_t young;      /* > 0: of blocks of rank 0 the youngest goes that is older than so much, in
                           1/1024 of the blocks, counted in releases to nobody */
-  uint32_t small;      /* share of the small queue, in 1/1024 of the blocks */
+  uint32_t small;      /* share of the small queue, in 1/1024 of the blocks; 1024: one queue */
   uint32_t zero;
   uint32_t shift[16]; /* by uses: of the lowest rank the greatest age >> shift[uses] goes */
   uint32_t rank[16];  /* by uses, 0-100: a lower one goes before any higher one */
@@ -57,8 +57,8 @@ typedef struct kvshm_shadow {
   uint64_t *entries; /* caches x sets x ways of the function's own; all zero at first */
   double hits[8];    /* of each cache: the function's own, kept from one call to the next */
   uint32_t clock;    /* number of the first record, mod 2^32 */
-  uint32_t bits;       /* one key in 2^bits is recorded */
-  uint32_t stale;      /* 1: the table in force is not that of `weight`: publish it */
+  uint32_t bits;     /* one key in 2^bits is recorded */
+  uint32_t stale;    /* 1: the table in force is not that of `weight`: publish it */
   uint32_t zero;
   kvshm_policy policy; /* to be published if the function returns 1 */
 } kvshm_shadow;

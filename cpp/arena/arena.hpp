@@ -76,7 +76,7 @@ struct Arena {
   std::atomic<std::uint64_t> holding{0};  // counted only with a quota (blocks/quota.hpp)
   Leases leases;
   Evictor evictor;
-  std::mutex controller_mutex;  // one step at a time
+  std::mutex controller_mutex;    // one step at a time
   std::uint64_t odd_version = 0;  // of the policy table, at the last step
   Waits waits;
   std::uint64_t stats_at_attach[kStatRoom] = {};

@@ -140,6 +140,7 @@ int build_object(Arena& a, int fd, const kvshm_options& o, std::int64_t deadline
   if (int rc = write_identity(sb, o.identity)) return rc;
   charged_group(sb.charged_group, sizeof sb.charged_group);
   default_policy(sb.policy, a.geometry.blocks);
+  a.shadow->weight.store(kStartWeight, std::memory_order_relaxed);
   init_blocks(a);
   KVSHM_STEP("create.filled");
   a.created = true;

@@ -154,7 +154,7 @@ struct alignas(64) UsesLine {
   std::atomic<std::uint64_t> words[8];
 };
 
-inline constexpr unsigned kShadows = 5, kShadowWays = 32;
+inline constexpr unsigned kShadows = 5, kShadowWays = 32, kStartWeight = 2;
 
 // What the controller of the adaptive policy works with; who has that post alone writes.
 struct alignas(64) ShadowHeader {

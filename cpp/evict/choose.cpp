@@ -18,7 +18,7 @@ void look_along(Arena& a, const Policy& p, std::uint32_t step, See see) {
   auto next = [&](std::uint64_t at) { return at + step >= n ? at + step - n : at + step; };
   std::uint64_t& hand = a.evictor.hand;
   std::uint64_t ahead = hand;  // a sample is as many cache misses: keep some of them in flight
-  for (int i = 0; i < 8; i++, ahead = next(ahead)) __builtin_prefetch(&a.hot[ahead]);
+  for (int i = 0; i < 16; i++, ahead = next(ahead)) __builtin_prefetch(&a.hot[ahead]);
   bool chosen = false;
   std::uint32_t steps = 1;
   for (; steps <= n; steps++) {
@@ -47,7 +47,8 @@ void clear_clock(Hot& h) {
 
 // The queues of S3-FIFO (Yang et al., SOSP'23), each in the order of stamps, of which a sample is
 // seen: what was used in the small one moves to the main one, what was used in the main one begins
-// it again, and the oldest unused one of a queue goes.
+// it again, and the oldest unused one of a queue goes. All in one queue it is CLOCK (Corbato 1968): a
+// second chance is another turn.
 std::uint32_t of_queues(Arena& a, const Policy& p, std::uint32_t step) {
   struct Oldest {
     std::uint32_t id = kNone, age = 0;
@@ -55,10 +56,11 @@ std::uint32_t of_queues(Arena& a, const Policy& p, std::uint32_t step) {
       if (id == kNone || a > age) id = i, age = a;
     }
   } unused[2], used[2];
+  const bool one = p.small >= 1024;
   std::uint32_t count[2] = {0, 0}, ids[64], nids = 0, over_age = kNone, least = ~std::uint32_t{0};
   const std::uint32_t now = a.sb->tick.load(kRelaxed);
   look_along(a, p, step, [&](std::uint32_t id, Hot& h) {
-    const bool main = in_main(h), was_used = clock_of(h.word.load(kRelaxed));
+    const bool main = !one && in_main(h), was_used = clock_of(h.word.load(kRelaxed));
     count[main]++;
     const Score s = score(a, p, id, now);
     if (s.age == kOverAge) return over_age = id, true;
@@ -76,13 +78,14 @@ std::uint32_t of_queues(Arena& a, const Policy& p, std::uint32_t step) {
   if (over_age != kNone) return over_age;
   unsigned& share = a.evictor.small_share;  // over some 16 samples
   share = share - share / 16 + count[0] * 64 / total;
-  bool from = share <= p.small;  // true: from the main queue
+  bool from = !one && share <= p.small;  // true: from the main queue
   if (unused[from].id == kNone && used[from].id == kNone) from = !from;
   for (std::uint32_t i = 0; i < nids; i++) {
     Hot& h = a.hot[ids[i]];
-    if (in_main(h) != from || age_of(now, h.stamp.load(kRelaxed)) <= unused[from].age) continue;
+    if ((!one && in_main(h) != from) || age_of(now, h.stamp.load(kRelaxed)) <= unused[from].age)
+      continue;
     clear_clock(h);
-    if (!from) {
+    if (!from && !one) {
       KVSHM_STEP("evict.promote");
       h.flags.fetch_or(kMain, kRelaxed);
     }

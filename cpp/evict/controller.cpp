@@ -69,8 +69,8 @@ std::uint32_t step_controller(Arena& a) {
     const std::uint64_t weight = s.weight.load(kRelaxed);
     view.weight = std::uint32_t(weight);
     view.stale = seen != s.published.load(kRelaxed);
-    const bool publish = fn(&view, the_user.load(std::memory_order_acquire)) && is_adaptive(a) &&
-                         usable(a, seen);
+    const bool publish =
+        fn(&view, the_user.load(std::memory_order_acquire)) && is_adaptive(a) && usable(a, seen);
     for (unsigned c = 0; c < kShadows; c++)
       s.hits[c].store(std::bit_cast<std::uint64_t>(view.hits[c]), kRelaxed);
     if (!publish) continue;

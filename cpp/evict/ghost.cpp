@@ -52,7 +52,10 @@ void keep_ghost(Arena& a, std::uint32_t id, Gone why, std::uint32_t now) {
   }
   const unsigned uses = frequency(h.freq_depth.load(kRelaxed), a.sb->age_epoch.load(kRelaxed));
   // Only what was evicted: what somebody removed or closed is not wanted back.
-  if (why == Gone::kEvicted && a.sb->policy.flags.load(kRelaxed) & KVSHM_POLICY_MEMORY)
+  // Of queues only the small one's: the main one has had its chance.
+  const std::uint32_t policy = a.sb->policy.flags.load(kRelaxed);
+  if (why == Gone::kEvicted && policy & KVSHM_POLICY_MEMORY &&
+      !(policy & KVSHM_POLICY_QUEUES && h.flags.load(kRelaxed) & kMain))
     remember(a, key, uses + 1);
   KVSHM_STEP("ghost.tag");
   to->tag.store(s.tag, kRelaxed);

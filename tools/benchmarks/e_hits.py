@@ -94,5 +94,5 @@ def _row(trace: Trace, name: str, percent: int, limit: float | None) -> Row:
             f"{told['headers_per_eviction'] or 0:.1f} headers an eviction, {done.seconds:.1f} s")
     if done.broken:
         raise BenchError(f"{trace.name}, {name}: {'; '.join(done.broken)}")
-    return Row(f"{name} at {percent} %", round(100 * told["block_hit_ratio"], 2), "%", limit=limit, sense=AT_LEAST,
-               blocks=blocks, note=note)
+    return Row(f"{name} at {percent} %", round(100 * told["block_hit_ratio"], 2), "%",
+               limit=limit, sense=AT_LEAST, blocks=blocks, note=note)

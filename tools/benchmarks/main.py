@@ -91,8 +91,9 @@ def _targets(args: argparse.Namespace, kind: str,
 
 
 def _eviction(args: argparse.Namespace) -> int:
-    measures = {name: (f"{load.trace}: {e_hits.TITLE}", partial(e_hits.measure, load=load))
-                for name, load in e_hits.MEASURES.items() if not args.only or name in args.only}
+    measures: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
+        name: (f"{load.trace}: {e_hits.TITLE}", partial(e_hits.measure, load=load))
+        for name, load in e_hits.MEASURES.items() if not args.only or name in args.only}
     return _targets(args, "eviction", measures, Scale())
 
 

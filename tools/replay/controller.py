@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller of an adaptive policy: a replay is faster than a helper thread wakes, so it takes a
-step every so many accesses."""
+"""The controller of an adaptive policy: a replay is faster than a helper thread wakes, so it
+takes a step every so many accesses."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -3,11 +3,11 @@
 """The controller of `adaptive`: which of WEIGHTS would hit most, by shadow caches in the arena.
 
 Processes record their uses of one key in eight (of all up to 4096 blocks, of one in 32 above
-65536). One process at a time takes these records, in its helper thread or in tick(), and plays them
-through one small cache of keys for each weight, as large in proportion as the arena. Every cache counts its hits, an older
-one for less (a window of 40000 uses); a weight that leads by more than 1 % comes into force for all
-processes. The caches are sets of words in the arena, so the next leader goes on where one was
-killed, and a dead controller leaves the last weight in force.
+65536). One process at a time takes these records, in its helper thread or in tick(), and plays
+them through one small cache of keys for each weight, as large in proportion as the arena. Every
+cache counts its hits, an older one for less (a window of 40000 uses); a weight that leads by more
+than 1 % comes into force for all processes. The caches are sets of words in the arena, so the
+next leader goes on where one was killed, and a dead controller leaves the last weight in force.
 
 Sampling by hash: Waldspurger et al., FAST'15 (SHARDS); choosing a policy by simulating small caches
 of it: Waldspurger et al., ATC'17. Keys of a chain are played one by one: what a gap costs is not

@@ -38,7 +38,8 @@ class Policy:
     second_chance: a block used since the hand last came by is spared once. memory: uses of evicted
     keys are remembered, in a tagged table, or with sketch in a count-min sketch. once: age counts
     from the first release of a block's life. leaf_queue: the age of a parent begins when its last
-    child goes. queues: a small queue of `small` / 1024 of the blocks and a main one, as in S3-FIFO.
+    child goes. queues: a small queue of `small` / 1024 of the blocks and a main one, as in
+    S3-FIFO; with 1024 one queue, as CLOCK.
     young, in 1/1024 of the blocks: of the blocks of rank 0 the youngest goes that was released
     so many releases ago; 0: the oldest. touches: uses are recorded for a controller.
     """
@@ -104,10 +105,10 @@ WEIGHTS = (
     {"rank": levels(*zip(_LEVELS, (2, 3, 4))), "young": 10},
 )
 """What `adaptive` chooses among: a block of the next level of use (2, 6, 15) may be 1, 2, 4 times
-as old, or goes after all of the lower ones; and admission: of the lowest level the youngest goes that
-is older than 1 % of the blocks, so that a scan takes its own blocks and no others."""
+as old, or goes after all of the lower ones; and admission: of the lowest level the youngest goes
+that is older than 1 % of the blocks, so that a scan takes its own blocks and no others."""
 
-START_WEIGHT = 0
+START_WEIGHT = 2  # kStartWeight of the library: a scan does not take what is used
 
 
 def weighted(weight):
@@ -124,10 +125,10 @@ PRESETS = {
     "lfu": Policy("lfu", rank=tuple(range(16)), age_period=0),
     # The longest here goes.
     "fifo": Policy("fifo", once=True),
-    # The longest unused, but who was used since the hand came by is spared once.
-    "clock": Policy("clock", second_chance=True),
+    # The longest here, but who was used since begins again.
+    "clock": Policy("clock", queues=True, once=True, small=1024),
     # Two queues: the small one lets go of what was used once.
-    "s3fifo": Policy("s3fifo", queues=True, once=True, memory=True, age_period=2),
+    "s3fifo": Policy("s3fifo", queues=True, once=True, memory=True, age_period=4),
     "multi_lru": multi_lru(),
     # Leaves only, the longest unused first (the walk to a leaf makes lru the same).
     "lineage": Policy("lineage"),
