@@ -10,7 +10,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from ..inspector import census, counters, layout, limits
+from ..inspector import census, chains, counters, layout, limits
 from ..inspector.view import View
 from . import text
 from .arenas import open_view
@@ -53,6 +53,7 @@ def describe(view: View) -> dict[str, Any]:
         processes=[dataclasses.asdict(p) for p in processes],
         tenants=[dataclasses.asdict(t) for t in limits.tenants(view, words)],
         pins=limits.pins(view, words),
+        chains=chains.tally(view, words),
         leases=[dataclasses.asdict(lease) for lease in census.leases(view)],
         policy=_policy(view),
         marks_left=max(0, head - tail),
@@ -164,6 +165,7 @@ def _render(d: dict[str, Any], color: bool) -> str:
         "# leases\n" + (_leases(d["leases"], color) or "none"),
         "# tenants\n" + (tenants_table(d["tenants"], color) or "none"),
         text.pairs("pins", {k: "-" if v is None else v for k, v in d["pins"].items()}),
+        text.pairs("chains", {k: "-" if v is None else v for k, v in d["chains"].items()}),
         text.pairs("totals", totals),
         text.pairs("policy", _policy_text(d["policy"]) | {
             "marks_left": d["marks_left"], "waiting_for_space": d["waiting_for_space"]}),
