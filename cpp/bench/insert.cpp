@@ -28,9 +28,18 @@ int insert(const Args& args) {
   std::vector<kvshm_handle> h(n);
   std::vector<std::uint8_t> results(n);
 
+  // Made beforehand, so that two processes meet in the arena all the time.
+  constexpr std::uint32_t kAhead = 4096;
+  std::vector<Key> made_keys;
+  std::uint32_t used = kAhead;
+  auto keys_ahead = [&] {
+    made_keys = make_keys(seed, next, std::uint64_t{n} * kAhead);
+    next += made_keys.size();
+    used = 0;
+  };
   auto request = [&](Costs* costs) {
-    const std::vector<Key> keys = make_keys(seed, next, n);
-    next += n;
+    if (used == kAhead) keys_ahead();
+    const Key* keys = made_keys.data() + std::size_t{used++} * n;
     kvshm_lease lease = 0;
     const std::uint64_t t0 = now_ns();
     int rc = kvshm_allocate(a, n, keys[0].api(), nullptr, h.data(), nullptr, nullptr);
@@ -67,9 +76,10 @@ int insert(const Args& args) {
       for (unsigned i = 0; i < 64; i++) request(nullptr);
       full = own(a).evicted_total - before >= 64 * n;
     }
+    keys_ahead();
     const kvshm_stats before = own(a);
     Costs costs;
-    std::uint64_t room = evict ? ~std::uint64_t{0} : blocks / n;
+    std::uint64_t room = evict ? kAhead : std::min<std::uint64_t>(kAhead, blocks / n);
     const std::uint64_t end = now_ns() + order.number * 1000000;
     while (now_ns() < end && room-- > 0) request(&costs);
     const kvshm_stats after = own(a);

@@ -86,7 +86,7 @@ void Player::one() {
 void Player::outcome(std::int64_t rc) {
   if (rc >= 0) return;
   const std::int64_t code = -rc;
-  if (!(code > 0 && code < 200) && !(code >= KVSHM_ECLOSED && code <= KVSHM_EINUSE))
+  if (!(code > 0 && code < 200) && !(code >= KVSHM_ECLOSED && code <= KVSHM_ETOOLARGE))
     found("a code that the header does not name", (long long)rc);
   if (!kvshm_strerror(int(code)) || !kvshm_last_error()) found("an error without a text");
 }

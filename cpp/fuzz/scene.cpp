@@ -177,7 +177,8 @@ void Scene::prohibit() {
   rest(g.summary_off + g.region_words * 8, g.ghost_off);
   rest(g.ghost_off + ghost_places(g.blocks) * sizeof(Ghost), g.uses_off);
   rest(g.uses_off + uses_lines(g.blocks) * sizeof(UsesLine), g.shadow_off);
-  rest(g.shadow_off + shadow_bytes(g.blocks), g.marks_off);  // and all of tenants
+  rest(g.shadow_off + shadow_bytes(g.blocks), g.tenants_off);
+  rest(g.tenants_off + kTenants * sizeof(Tenant), g.marks_off);
   rest(g.events_off, g.data_off);
 }
 
@@ -220,6 +221,7 @@ void Scene::reset() {
     put_back(g.ghost_off, ghost_places(g.blocks) * sizeof(Ghost));
     put_back(g.uses_off, uses_lines(g.blocks) * sizeof(UsesLine));
     put_back(g.shadow_off, shadow_bytes(g.blocks));
+    put_back(g.tenants_off, kTenants * sizeof(Tenant));
     if (marks_dirty_) put_back(g.marks_off, g.events_off - g.marks_off);
     for (const auto& [offset, n] : dirty_)
       raw_copy(host::memory() + offset, golden_.get() + offset, n);
