@@ -357,6 +357,7 @@ cdef extern from "kvshm.h" nogil:
         KVSHM_POLICY_LEAF_QUEUE
         KVSHM_POLICY_QUEUES
         KVSHM_POLICY_TOUCHES
+        KVSHM_POLICY_ALL
 
     ctypedef struct kvshm_shadow:
         size_t size

@@ -235,7 +235,9 @@ cdef Fill allocate_fill(Attachment arena, object n, object keys, kvshm_handle pa
         raise InvalidArgument(f"allocate {n} blocks")
     if n > arena.blocks:
         count = min(n, 0xffffffff)
-        fail(kvshm_allocate(arena.ptr, count, NULL, NULL, &nothing, NULL, NULL), f"allocate {n}")
+        with nogil:
+            rc = kvshm_allocate(arena.ptr, count, NULL, NULL, &nothing, NULL, NULL)
+        fail(rc, f"allocate {n}")
     if not 1 <= parts <= KVSHM_MAX_PARTS:
         raise InvalidArgument(f"parts: expected 1 to {KVSHM_MAX_PARTS}, got {parts}")
     if priority is not None and not 1 <= priority <= 100:

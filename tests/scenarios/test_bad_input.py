@@ -250,7 +250,10 @@ def test_the_zero_key(arena):
 
 @pytest.mark.parametrize("n", [-1, 17, 2 ** 31, 2 ** 32, 2 ** 70])
 def test_numbers_of_blocks(arena, n):
-    raises(kvshm.InvalidArgument, lambda: arena.allocate(n), "16")
+    if n < 0:
+        raises(kvshm.InvalidArgument, lambda: arena.allocate(n), "-1")
+    else:
+        raises(kvshm.TooLarge, lambda: arena.allocate(n), "16")
 
 
 @pytest.mark.parametrize("options", [{"parts": 0}, {"parts": 33}, {"priority": 0},

@@ -132,7 +132,7 @@ def test_pieces() -> None:
 def test_the_controller_takes_a_step_now_and_then(make_arena: Make,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     arena, trace, steps = make_arena(500, 0), synthetic("agentic", 1, 300), []
-    monkeypatch.setitem(sys.modules, "kvshm.eviction.adaptive",
+    monkeypatch.setattr("kvshm.tools.replay.controller.adaptive",
                         types.SimpleNamespace(step=steps.append))
     assert step_of("lru") is None
     step = step_of("adaptive")

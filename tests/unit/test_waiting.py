@@ -156,6 +156,7 @@ def test_every_batch_call_is_made_without_the_gil():
     found = set()
     for path in SOURCES.rglob("*.pyx"):
         open_blocks: list[tuple[int, bool]] = []
+        begun: int | None = None  # the indent of a signature that goes on over lines
         for number, line in enumerate(path.read_text().splitlines(), 1):
             code = line.split("#")[0]
             if not code.strip() or code.lstrip().startswith(("from", "cimport", ")")):
@@ -167,8 +168,12 @@ def test_every_batch_call_is_made_without_the_gil():
                 if name in BATCHES:
                     found.add(name)
                     assert any(nogil for _, nogil in open_blocks), f"{path}:{number}: {name}"
-            if code.rstrip().endswith(":"):
-                open_blocks.append((indent, "nogil" in code))
+            ends = code.rstrip().endswith(":")
+            if re.match(r"\s*(cdef|cpdef|def)\b.*\(", code) and ")" not in code and not ends:
+                begun = indent
+            if ends:
+                open_blocks.append((indent if begun is None else begun, "nogil" in code))
+                begun = None
     assert found == set(BATCHES)
 
 

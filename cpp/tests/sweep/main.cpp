@@ -2,8 +2,8 @@
 // Every operation killed at every step of it. One JSON document on stdout, progress on stderr.
 //
 //   sweep                all of it: every step, reapers killed too, pairs at random
-//   sweep --short        every step; reapers and pairs for a few seconds each
-//   --seconds N          for the pairs (60; short: 4) and the reapers (120; short: 4)
+//   sweep --short        every step; reapers for ten seconds, pairs for four
+//   --seconds N          for the pairs (60; short: 4) and the reapers (120; short: 10)
 //   --seed N             of what is taken at random
 //   --only NAME          one operation
 //   --break NAME         with a negative control turned on: it should not end well
@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
     return Clock::now() + std::chrono::seconds(o.seconds ? o.seconds : o.brief ? brief : full);
   };
   report.progress("reapers", 0, 1);
-  kill_reapers(ops, steps, span(4, 120), random, report);
+  kill_reapers(ops, steps, span(10, 120), random, report);
   report.progress("pairs", 0, 1);
   pairs(ops, steps, span(4, 60), random, report);
   return report.write(o.only.empty());

@@ -150,6 +150,15 @@ std::vector<Op> fill_ops() {
        .setup = touch_and_age,
        .may_go = kAll,
        .goes = kAll},
+      {.name = "allocate, with a sketch",
+       .act = [](kvshm_arena* a, Scene&) { return allocate_keyed(a, 8); },
+       .setup =
+           [](Scene& s) {
+             touch_and_age(s);
+             core(s.a).sb->policy.flags = KVSHM_POLICY_ALL & ~KVSHM_POLICY_QUEUES;
+           },
+       .may_go = kAll,
+       .goes = kAll},
       {.name = "allocate, with queues and a sketch",
        .act = [](kvshm_arena* a, Scene&) { return allocate_keyed(a, 8); },
        .setup =

@@ -209,6 +209,7 @@ def test_the_log_says_what_is_in_force(engine, caplog, monkeypatch, arena_name):
 
 
 def test_every_option_has_a_test_here():
+    """But trace and trace_limit, which test_trace.py is about."""
     text = open(__file__).read()
     missing = [field.name for field in dataclasses.fields(kvshm.Config)
                if field.init and not field.name.startswith("_") and field.name != "overridden"
