@@ -34,6 +34,7 @@ struct OwnKept {  // the same of one tenant, the next to go at the end
 struct Evictor {  // under `mutex`; all of it are hints
   std::mutex mutex;
   std::uint64_t hand = 0;
+  std::uint32_t step = 0;  // of the hand; 0: not worked out yet
   Kept kept[8];
   unsigned nkept = 0;
   OwnKept own;

@@ -79,6 +79,11 @@ KVSHM_SAME(priority);
 KVSHM_SAME(freq_depth);
 #undef KVSHM_SAME
 
+// Of a freq_depth, by the policy's tables: being stored is the first use. As it stands, not aged.
+inline unsigned uses_of(std::uint32_t freq_depth) {
+  return (freq_depth & 15) < 15 ? (freq_depth & 15) + 1 : 15;
+}
+
 struct alignas(64) Cold {
   std::uint64_t check[2];            // XXH3-128 of the payload (tier: always; memory: when asked)
   std::atomic<std::uint64_t> parts;  // low 32: slices begun, high 32: arrived

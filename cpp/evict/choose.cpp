@@ -12,20 +12,13 @@ constexpr std::uint32_t kLookAtAll = 64, kMaxScan = 65536;
 
 // Looks along the hand at evictable blocks until `see` has seen enough of them.
 template <class See>
-void look_along(Arena& a, const Policy& p, std::uint32_t step, See see) {
+void look_along(Arena& a, const Policy& p, See see) {
   const std::uint32_t n = a.nblocks;
-  std::uint32_t seen = 0;
-  auto next = [&](std::uint64_t at) { return at + step >= n ? at + step - n : at + step; };
-  std::uint64_t& hand = a.evictor.hand;
-  std::uint64_t ahead = hand;  // a sample is as many cache misses: keep some of them in flight
-  for (int i = 0; i < 16; i++, ahead = next(ahead)) __builtin_prefetch(&a.hot[ahead]);
+  Hand hand(a);
+  std::uint32_t seen = 0, steps = 1;
   bool chosen = false;
-  std::uint32_t steps = 1;
   for (; steps <= n; steps++) {
-    const std::uint32_t id = std::uint32_t(hand);
-    hand = next(hand);
-    __builtin_prefetch(&a.hot[ahead]);
-    ahead = next(ahead);
+    const std::uint32_t id = hand.next();
     if (!evictable(a, id)) continue;
     seen++;
     chosen |= see(id, a.hot[id]);
@@ -49,7 +42,7 @@ void clear_clock(Hot& h) {
 // seen: what was used in the small one moves to the main one, what was used in the main one begins
 // it again, and the oldest unused one of a queue goes. All in one queue it is CLOCK (Corbato 1968): a
 // second chance is another turn.
-std::uint32_t of_queues(Arena& a, const Policy& p, std::uint32_t step) {
+std::uint32_t of_queues(Arena& a, const Policy& p) {
   struct Oldest {
     std::uint32_t id = kNone, age = 0;
     void take(std::uint32_t i, std::uint32_t a) {
@@ -59,7 +52,7 @@ std::uint32_t of_queues(Arena& a, const Policy& p, std::uint32_t step) {
   const bool one = p.small >= 1024;
   std::uint32_t count[2] = {0, 0}, ids[64], nids = 0, over_age = kNone, least = ~std::uint32_t{0};
   const std::uint32_t now = a.sb->tick.load(kRelaxed);
-  look_along(a, p, step, [&](std::uint32_t id, Hot& h) {
+  look_along(a, p, [&](std::uint32_t id, Hot& h) {
     const bool main = !one && in_main(h), was_used = clock_of(h.word.load(kRelaxed));
     count[main]++;
     const Score s = score(a, p, id, now);
@@ -95,11 +88,11 @@ std::uint32_t of_queues(Arena& a, const Policy& p, std::uint32_t step) {
   return unused[!from].id != kNone ? unused[!from].id : used[from].id;
 }
 
-std::uint32_t of_scores(Arena& a, const Policy& p, std::uint32_t step) {
+std::uint32_t of_scores(Arena& a, const Policy& p) {
   std::uint32_t best = kNone, spared = kNone;
   Score best_score{}, spared_score{};
   const std::uint32_t now = a.sb->tick.load(kRelaxed);
-  look_along(a, p, step, [&](std::uint32_t id, Hot& h) {
+  look_along(a, p, [&](std::uint32_t id, Hot& h) {
     const Score s = score(a, p, id, now);
     word_t w = h.word.load(kRelaxed);
     if (p.second_chance && clock_of(w) && s.age != kOverAge) {
@@ -145,8 +138,8 @@ bool evictable(Arena& a, std::uint32_t id) {
   return state(w) == kReady && !holders(w) && !pinned(a, id);
 }
 
-std::uint32_t candidate(Arena& a, const Policy& p, std::uint32_t step) {
-  return p.queues ? of_queues(a, p, step) : of_scores(a, p, step);
+std::uint32_t candidate(Arena& a, const Policy& p) {
+  return p.queues ? of_queues(a, p) : of_scores(a, p);
 }
 
 std::uint32_t hand_step(std::uint32_t n) {
@@ -162,6 +155,21 @@ std::uint32_t hand_step(std::uint32_t n) {
   };
   while (gcd(step, n) != 1) step++;
   return step % n;
+}
+
+Hand::Hand(Arena& a) : hot_(a.hot), at_(a.evictor.hand), n_(a.nblocks) {
+  if (!a.evictor.step) a.evictor.step = hand_step(n_);
+  step_ = a.evictor.step;
+  ahead_ = at_;
+  for (int i = 0; i < 16; i++, advance(&ahead_)) __builtin_prefetch(&hot_[ahead_]);
+}
+
+std::uint32_t Hand::next() {
+  const auto id = std::uint32_t(at_);
+  advance(&at_);
+  __builtin_prefetch(&hot_[ahead_]);
+  advance(&ahead_);
+  return id;
 }
 
 }  // namespace kvshm

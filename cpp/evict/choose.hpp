@@ -45,7 +45,24 @@ word_t look(const Hot& h);
 // READY{} and not pinned, by a look.
 bool evictable(Arena& a, std::uint32_t id);
 // kNone: nothing is evictable.
-std::uint32_t candidate(Arena& a, const Policy& p, std::uint32_t step);
+std::uint32_t candidate(Arena& a, const Policy& p);
 std::uint32_t hand_step(std::uint32_t n);  // about 0.618 n, coprime to it
+
+// This process's hand over the blocks, under the evictor's mutex. A walk is as many cache misses as
+// steps: some of them are kept in flight.
+class Hand {
+ public:
+  explicit Hand(Arena& a);
+  std::uint32_t next();  // a block
+
+ private:
+  void advance(std::uint64_t* at) const {
+    *at = *at + step_ >= n_ ? *at + step_ - n_ : *at + step_;
+  }
+  const Hot* hot_;
+  std::uint64_t& at_;
+  std::uint64_t ahead_;
+  std::uint32_t n_, step_;
+};
 
 }  // namespace kvshm

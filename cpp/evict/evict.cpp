@@ -83,7 +83,7 @@ std::uint32_t claim_victims(Arena& a, std::uint32_t n, std::uint32_t* ids, bool*
   std::uint32_t got = 0, id;
   std::uint64_t seq;
   while (got < n && pop_mark(a, &id, &seq)) {
-    if (!a.in_range(id) || a.hot[id].seq.load(kRelaxed) != seq || !claim_evictable(a, id)) continue;
+    if (!claim_evictable(a, id)) continue;
     if (a.hot[id].seq.load(kRelaxed) != seq)
       give_back_victim(a, id);  // reused between the two looks
     else
@@ -99,12 +99,10 @@ std::uint32_t claim_victims(Arena& a, std::uint32_t n, std::uint32_t* ids, bool*
   if (got == n) return got;
   Policy policy = read_policy(a);
   policy.over = over;
-  const std::uint32_t step = hand_step(a.nblocks);
-  if (ev.hand >= a.nblocks) ev.hand = 0;
   std::uint64_t steps = 0;
   ev.looks = 0;
   for (unsigned failed = 0; got < n && failed < kTries;) {
-    const std::uint32_t c = candidate(a, policy, step);
+    const std::uint32_t c = candidate(a, policy);
     if (c == kNone) {
       *exhausted = true;
       break;

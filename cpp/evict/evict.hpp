@@ -19,6 +19,7 @@ void default_policy(PolicyTable& t, std::uint64_t blocks);
 
 // Victim marks: a ring in the arena, lossy.
 std::uint32_t push_marks(Arena& a, const kvshm_handle* h, std::uint32_t n);
+// True: a block of this arena, in that life, and not used since it was marked.
 bool pop_mark(Arena& a, std::uint32_t* id, std::uint64_t* seq);
 std::uint64_t marks_left(const Arena& a);
 

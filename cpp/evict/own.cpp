@@ -27,18 +27,12 @@ void look_around(Arena& a, std::uint32_t tenant) {
   const auto better = [](const Seen& x, const Seen& y) { return x.score.worse_than(y.score); };
   Evictor& ev = a.evictor;
   const Policy policy = read_policy(a);
-  const std::uint32_t n = a.nblocks, step = hand_step(n), now = a.sb->tick.load(kRelaxed);
+  const std::uint32_t n = a.nblocks, now = a.sb->tick.load(kRelaxed);
+  Hand hand(a);
   unsigned kept = 0;
   std::uint32_t seen = 0;
-  if (ev.hand >= n) ev.hand = 0;
-  const auto next = [&](std::uint64_t at) { return at + step >= n ? at + step - n : at + step; };
-  std::uint64_t ahead = ev.hand;
-  for (int i = 0; i < 8; i++) ahead = next(ahead);
   for (std::uint32_t i = 0; i < n && seen < kEnough && !(seen && i > kMaxLook); i++) {
-    const auto id = std::uint32_t(ev.hand);
-    ev.hand = next(ev.hand);
-    ahead = next(ahead);
-    __builtin_prefetch(&a.hot[ahead]);
+    const std::uint32_t id = hand.next();
     if (tenant_of(a, id) != tenant || !evictable(a, id)) continue;
     seen++;
     const Hot& h = a.hot[id];

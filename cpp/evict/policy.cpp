@@ -20,25 +20,41 @@ std::uint64_t mark_of(const Arena& a, std::uint32_t id, std::uint64_t seq) {
   return std::uint64_t{stamp} << 32 | std::uint32_t(seq);
 }
 
+// All but the version, which the caller has made odd, or nobody has seen yet.
+void store_table(PolicyTable& t, const kvshm_policy& in, std::uint64_t blocks) {
+  constexpr auto release = std::memory_order_release;
+  char name[32] = {};
+  std::memcpy(name, in.name, strnlen(in.name, 31));
+  for (int i = 0; i < 4; i++) {
+    std::uint64_t w;
+    std::memcpy(&w, name + 8 * i, 8);
+    t.name[i].store(w, release);
+  }
+  KVSHM_STEP("policy.half");
+  t.sample.store(in.sample, release);
+  t.flags.store(in.flags, release);
+  t.age_period.store(in.age_period, release);
+  t.young.store(in.young, release);
+  t.small.store(in.small, release);
+  t.touch_mask.store(
+      in.flags & KVSHM_POLICY_TOUCHES ? (1u << shadow_bits(blocks)) - 1 : ~std::uint32_t{0},
+      release);
+  for (int i = 0; i < 16; i++) t.levels[i].store(in.shift[i] | in.rank[i] << 8, release);
+}
+
 }  // namespace
 
 // The weight of kStartWeight, until a controller knows better: a block of the next level of use (2, 6,
 // 15) may be four times as old, so that a scan does not take what is used.
 void default_policy(PolicyTable& t, std::uint64_t blocks) {
-  char name[32] = "adaptive";
-  for (int i = 0; i < 4; i++) {
-    std::uint64_t w;
-    std::memcpy(&w, name + 8 * i, 8);
-    t.name[i].store(w, kRelaxed);
-  }
-  t.sample.store(24, kRelaxed);
-  t.flags.store(KVSHM_POLICY_MEMORY | KVSHM_POLICY_TOUCHES, kRelaxed);
-  t.age_period.store(7, kRelaxed);
-  t.young.store(0, kRelaxed);
-  t.small.store(512, kRelaxed);
-  t.touch_mask.store((1u << shadow_bits(blocks)) - 1, kRelaxed);
-  for (std::uint32_t i = 0; i < 16; i++)
-    t.levels[i].store(2 * ((i >= 2) + (i >= 6) + (i >= 15)), kRelaxed);
+  kvshm_policy p = KVSHM_POLICY_INIT;
+  std::strcpy(p.name, "adaptive");
+  p.sample = 24;
+  p.flags = KVSHM_POLICY_MEMORY | KVSHM_POLICY_TOUCHES;
+  p.age_period = 7;
+  p.small = 512;
+  for (std::uint32_t i = 0; i < 16; i++) p.shift[i] = 2 * ((i >= 2) + (i >= 6) + (i >= 15));
+  store_table(t, p, blocks);
   t.version.store(2, std::memory_order_release);
 }
 
@@ -96,27 +112,10 @@ std::uint64_t write_policy(Arena& a, const kvshm_policy& in, std::uint64_t expec
   PolicyTable& t = a.sb->policy;
   const std::uint64_t odd = begin_table(t, expected);
   if (!odd) return 0;
-  constexpr auto release = std::memory_order_release;
-  char name[32] = {};
-  std::memcpy(name, in.name, strnlen(in.name, 31));
-  for (int i = 0; i < 4; i++) {
-    std::uint64_t w;
-    std::memcpy(&w, name + 8 * i, 8);
-    t.name[i].store(w, release);
-  }
-  KVSHM_STEP("policy.half");
-  t.sample.store(in.sample, release);
+  const bool form = (t.flags.load(kRelaxed) ^ in.flags) & KVSHM_POLICY_SKETCH;
+  store_table(t, in, a.nblocks);
   // Counters and places of the memory of uses are read as each other: with another form it is empty.
-  const bool form = (t.flags.load(std::memory_order_relaxed) ^ in.flags) & KVSHM_POLICY_SKETCH;
-  t.flags.store(in.flags, release);
   if (form) forget_uses(a);
-  t.age_period.store(in.age_period, release);
-  t.young.store(in.young, release);
-  t.small.store(in.small, release);
-  t.touch_mask.store(
-      in.flags & KVSHM_POLICY_TOUCHES ? (1u << shadow_bits(a.nblocks)) - 1 : ~std::uint32_t{0},
-      release);
-  for (int i = 0; i < 16; i++) t.levels[i].store(in.shift[i] | in.rank[i] << 8, release);
   KVSHM_STEP("policy.even");
   std::uint64_t mine = odd;
   return t.version.compare_exchange_strong(mine, odd + 1, std::memory_order_seq_cst) ? odd + 1 : 0;

@@ -27,20 +27,19 @@ inline constexpr std::uint64_t make(std::uint64_t mixed, unsigned uses, std::uin
   return (mixed & ~std::uint64_t{0xffff}) | (uses & 15) << 12 | (turn & 0xfff);
 }
 
-// A block is given back that has this freq_depth; being stored was its first use.
+// A block is given back that has this freq_depth.
 inline void record(Arena& a, std::uint64_t mixed, std::uint32_t freq_depth) {
-  const unsigned count = freq_depth & 15, uses = count < 15 ? count + 1 : 15;
   // relaxed: threads of this process alone count here
   const std::uint64_t at =
       a.mine->stats[kStat_touch_records_total].fetch_add(1, std::memory_order_relaxed);
-  a.mine->touches[at % kTouchRing].store(make(mixed, uses, at / kTouchRing + 1),
+  a.mine->touches[at % kTouchRing].store(make(mixed, uses_of(freq_depth), at / kTouchRing + 1),
                                          std::memory_order_relaxed);
 }
 
 }  // namespace touches
 
 // Up to n records of all processes, each [ hash: 48 | 0: 12 | uses: 4 ], oldest first in each ring;
-// for who holds the controller's byte.
+// for who has the controller's post.
 std::uint32_t take_touches(Arena& a, std::uint64_t* out, std::uint32_t n);
 
 }  // namespace kvshm

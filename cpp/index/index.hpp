@@ -68,10 +68,6 @@ void erase_tentative(Arena& a, std::uint32_t id, Key key);
 
 // One more use: the aged touch count, saturating at 15, so that hot blocks are not written.
 void touch_frequency(Arena& a, Hot& h);
-// By the policy's tables: being stored is the first use. As it stands, not aged.
-inline unsigned uses_of(std::uint32_t freq_depth) {
-  return (freq_depth & 15) < 15 ? (freq_depth & 15) + 1 : 15;
-}
 inline unsigned frequency(std::uint32_t freq_depth, std::uint32_t epoch) {
   const unsigned behind = ((epoch & 15) - (freq_depth >> 4 & 15)) & 15;
   return behind > 3 ? 0 : (freq_depth & 15) >> behind;

@@ -49,22 +49,25 @@ def load(arena_name):
         assert arena.is_valid() == []
 
 
-def learnt(load):
-    """A hot set, used evenly, after a first scan."""
+def scanned(load):
+    """A hot set, used evenly, and a first scan after it."""
     hot = raw_keys(0, HOT)
     for _ in range(10):
         load.use(hot)
     load.scan(10)
+    return hot
+
+
+def learnt(load):
+    """The same, and the hot set in use again."""
+    hot = scanned(load)
     for _ in range(6):
         load.use(hot)
     return hot
 
 
 def test_the_first_scan_of_a_new_arena_leaves_the_hot_set(load):
-    hot = raw_keys(0, HOT)
-    for _ in range(10):
-        load.use(hot)
-    load.scan(10)
+    hot = scanned(load)
     assert load.present(hot) >= 0.9
     assert load.use(hot) >= 0.9
 
@@ -72,10 +75,7 @@ def test_the_first_scan_of_a_new_arena_leaves_the_hot_set(load):
 def test_age_alone_does_not(load):
     """So the test above can fail."""
     set_policy(load.arena, "lru")
-    hot = raw_keys(0, HOT)
-    for _ in range(10):
-        load.use(hot)
-    load.scan(10)
+    hot = scanned(load)
     assert load.present(hot) == 0
 
 
@@ -111,8 +111,5 @@ def test_another_hot_set_among_cold_requests(load):
 @pytest.mark.parametrize("policy", ["s3fifo", "multi_lru"])
 def test_policies_that_need_no_lesson(load, policy):
     set_policy(load.arena, policy)
-    hot = raw_keys(0, HOT)
-    for _ in range(10):
-        load.use(hot)
-    load.scan(10)
+    hot = scanned(load)
     assert load.present(hot) >= 0.9

@@ -7,16 +7,7 @@ import kvshm
 import numpy as np
 import pytest
 from kvshm import eviction
-from support.arenas import content, gauges, keys, store
-
-
-def evicted_one_by_one(arena, n):
-    """Keys in the order in which they go, one an allocation."""
-    order, fills = [], []
-    for _ in range(n):
-        fills.append(arena.allocate(1))
-        order += [bytes(key) for key in fills[-1].evicted]
-    return order
+from support.arenas import content, evicted_one_by_one, gauges, keys, store
 
 
 @pytest.mark.semantics(33)

@@ -93,3 +93,12 @@ def make_arena(new_name: Callable[[], str]) -> Iterator[Callable[..., kvshm.Aren
 def arena(make_arena: Callable[..., kvshm.Arena]) -> kvshm.Arena:
     """An arena of 16 blocks of 4 KiB, without an identity."""
     return make_arena()
+
+
+def evicted_one_by_one(arena, n):
+    """Keys in the order in which they go, one an allocation."""
+    order, fills = [], []
+    for _ in range(n):
+        fills.append(arena.allocate(1))
+        order += [bytes(key) for key in fills[-1].evicted]
+    return order

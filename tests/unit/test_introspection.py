@@ -187,7 +187,8 @@ def test_import_needs_little():
     import sys
     said = subprocess.run(
         [sys.executable, "-c", "import sys; before = set(sys.modules); import kvshm, kvshm.shm, "
-         "kvshm.eviction; print(*{m.split('.')[0] for m in set(sys.modules) - before})"],
+         "kvshm.eviction; kvshm.eviction.Evictor; "
+         "print(*{m.split('.')[0] for m in set(sys.modules) - before})"],
         capture_output=True, text=True, timeout=60, check=True).stdout.split()
     foreign = {name for name in said if name not in sys.stdlib_module_names
                and not name.startswith("_")}

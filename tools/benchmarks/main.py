@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -125,7 +125,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Measures the targets P1-P4, P6, P8 and P9. Exit status: 0 if those that "
                     "could be measured hold, 1 if one is broken, 2 if it could not be measured.")
     micro.add_argument("--json", action="store_true", help="one JSON document in place of a table")
-    micro.add_argument("--only", type=_names, metavar="P1,P2,...", help="these targets only")
+    micro.add_argument("--only", type=_some_of(MEASURES), metavar="P1,P2,...",
+                       help="these targets only")
     micro.add_argument("--quick", action="store_true",
                        help="a tenth of the blocks and few rounds: shows that it works")
     micro.add_argument("--blocks", type=_blocks, metavar="N",
@@ -165,7 +166,8 @@ def _parser() -> argparse.ArgumentParser:
                     "folders of KVSHM_TRACES. Exit status: 0 if the targets hold, 1 if one is "
                     "broken, 2 if it could not be measured.")
     eviction.add_argument("--json", action="store_true", help="one JSON document, not a table")
-    eviction.add_argument("--only", type=_loads, metavar="E1,E2,...", help="these traces only")
+    eviction.add_argument("--only", type=_some_of(e_hits.MEASURES), metavar="E1,E2,...",
+                          help="these traces only")
     eviction.add_argument("--out", type=Path, metavar="FILE",
                           help="also keep the table as this page")
     eviction.set_defaults(quick=False)
@@ -182,21 +184,18 @@ def _peer_names(text: str) -> list[str]:
         raise argparse.ArgumentTypeError(str(e)) from None
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip().upper() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in MEASURES:
-            raise argparse.ArgumentTypeError(f"{name}: expected some of {', '.join(MEASURES)}")
-    return [name for name in MEASURES if name in names]
+def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """A reader of names with commas between them, in the order of those that there are."""
+    order = list(known)
 
+    def read(text: str) -> list[str]:
+        names = [name.strip().upper() for name in text.split(",") if name.strip()]
+        for name in names:
+            if name not in order:
+                raise argparse.ArgumentTypeError(f"{name}: expected some of {', '.join(order)}")
+        return [name for name in order if name in names]
 
-def _loads(text: str) -> list[str]:
-    names = [name.strip().upper() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in e_hits.MEASURES:
-            raise argparse.ArgumentTypeError(f"{name}: expected some of "
-                                             f"{', '.join(e_hits.MEASURES)}")
-    return names
+    return read
 
 
 def _rounds(text: str) -> int:
