@@ -25,6 +25,7 @@ class Condition {
     return pthread_cond_timedwait(&cond_, lock.mutex()->native_handle(), &t) == 0;
   }
   void wake() { pthread_cond_broadcast(&cond_); }
+  void wake_one() { pthread_cond_signal(&cond_); }
 
  private:
   pthread_cond_t cond_;

@@ -6,15 +6,12 @@
 //
 // A block must stay FILLING until its transfers have landed: no abort, register or publish before.
 #pragma once
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
 
 #include "arena/arena.hpp"
-
-struct io_uring;
+#include "device/guarded_ring.hpp"
 
 namespace kvshm {
 
@@ -63,19 +60,10 @@ class Ring {
  private:
   Ring() = default;
   int usable() const;
-  int set_up(unsigned entries);
-  int adopt_guard(Arena& a);
-  void tear_down();
-  static void forget_in_child();
 
-  std::unique_ptr<io_uring> ring_;
+  std::unique_ptr<GuardedRing> ring_;
   std::atomic<unsigned> in_flight_{0};  // a count alone, it publishes nothing
   unsigned entries_ = 0, flags_ = 0;
-  std::uint32_t fork_generation_ = 0;
-  int fd_ = -1;
-  dev_t dev_ = 0;
-  ino_t ino_ = 0;
-  Ring *next_ = nullptr, *previous_ = nullptr;  // of all in this process, under the claim mutex
 };
 
 }  // namespace kvshm
