@@ -87,7 +87,7 @@ Outcome run_pair(const Pair& p) {
   {
     Scene s;
     if (p.first->setup) p.first->setup(s);
-    if (p.second->setup && p.second != p.first) p.second->setup(s);
+    if (p.second->setup && p.second->name != p.first->name) p.second->setup(s);
     Child held_up([&](Wire& wire) {
       return act_as(*p.first, s,
                     {.pause_at = p.first_at, .pause_at_name = p.first_at_name, .pause = [&] {
