@@ -3,34 +3,12 @@
 #include <new>
 
 #include "arena/layout.hpp"
-#include "device/cuda_driver.hpp"
+#include "device/cuda_context.hpp"
 
 namespace kvshm {
 namespace {
 
 using namespace cuda;
-
-struct Session {
-  const Driver* driver;
-  Context context = nullptr;
-  int retained = -1;  // device whose primary context is kept
-};
-
-// Each call comes from a thread that may have another context, or none.
-class Current {
- public:
-  explicit Current(Session& s) : s_(s), rc_(s.driver->ctx_push(s.context)) {}
-  Current(const Current&) = delete;
-  ~Current() {
-    Context was;
-    if (rc_ == kSuccess) s_.driver->ctx_pop(&was);
-  }
-  Result rc() const { return rc_; }
-
- private:
-  Session& s_;
-  Result rc_;
-};
 
 int translate(Result rc) {
   switch (rc) {
@@ -92,37 +70,8 @@ const char* error_text(void* user, int code) {
 
 void finish(void* user) {
   Session* s = static_cast<Session*>(user);
-  if (s->retained >= 0) s->driver->primary_release(s->retained);  // fails at exit: no matter
+  give_up(*s);
   delete s;
-}
-
-Result retain(Session& s, int device) {
-  const Result rc = s.driver->primary_retain(&s.context, device);
-  if (rc == kSuccess) s.retained = device;
-  return rc;
-}
-
-// A primary context is kept, so that it does not go before our registrations. Any other belongs to
-// whoever made it.
-Result choose_context(Session& s, std::int32_t ordinal) {
-  const Driver& d = *s.driver;
-  if (Result rc = d.init(0)) return rc;
-  Context current = nullptr;
-  int device = 0, active = 0;
-  unsigned flags;
-  if (Result rc = d.ctx_get_current(&current)) return rc;
-  if (!current) {
-    if (Result rc = d.device_get(&device, ordinal < 0 ? 0 : ordinal)) return rc;
-    return retain(s, device);
-  }
-  if (d.ctx_get_device(&device) == kSuccess &&
-      d.primary_state(device, &flags, &active) == kSuccess && active && retain(s, device) == 0 &&
-      s.context != current) {
-    d.primary_release(device);
-    s.retained = -1;
-  }
-  s.context = current;
-  return kSuccess;
 }
 
 }  // namespace
@@ -140,8 +89,7 @@ bool open_cuda(std::int32_t device, kvshm_device_backend* out, std::string* why)
     return false;
   }
   if (const Result rc = choose_context(*s, device)) {
-    const char* text = error_text(s, -rc);
-    *why = "CUDA: " + std::string(text ? text : "error") + " (" + std::to_string(rc) + ")";
+    *why = "CUDA: " + text_of(*d, rc);
     delete s;
     return false;
   }

@@ -26,6 +26,7 @@ enum : Result {
 enum : unsigned { kPortable = 1, kDeviceMap = 2 };                  // flags of a registration
 enum : int { kMemoryType = 2, kRangeStart = 11, kRangeSize = 12 };  // pointer attributes
 enum : unsigned { kHostMemory = 1 };
+enum : unsigned { kNonBlocking = 1 };  // a stream that does not wait for the default one
 struct Location {
   int type, id;  // 0 = no hint
 };
@@ -53,6 +54,9 @@ struct CopyAttributes {
 
 // Those that only copies need.
 #define KVSHM_CUDA_COPIES(X)                                                                \
+  X(stream_create, "cuStreamCreate", (void** out, unsigned flags))                          \
+  X(stream_destroy, "cuStreamDestroy_v2", (void* stream))                                   \
+  X(stream_wait, "cuStreamSynchronize", (void* stream))                                     \
   X(copy, "cuMemcpyAsync", (Pointer to, Pointer from, std::size_t bytes, void* stream))     \
   X(stream_context, "cuStreamGetCtx", (void* stream, Context* out))                         \
   /* as of CUDA 12.8; its _v2 has other arguments */                                        \
