@@ -22,8 +22,8 @@
  *  8 Death     Whatever a process holds is given back after its death without its help.
  *  9 Noise     The library prints nothing and never ends the process; see kvshm_set_log().
  *
- * It includes its further parts (kvshm_device.h, kvshm_limits.h, kvshm_pages.h,
- * kvshm_policy.h) at its end: a program includes this file alone.
+ * It includes its further parts (kvshm_device.h, kvshm_limits.h, kvshm_pages.h, kvshm_policy.h,
+ * kvshm_tier.h) at its end: a program includes this file alone.
  */
 #ifndef KVSHM_H
 #define KVSHM_H
@@ -539,7 +539,20 @@ KVSHM_API int kvshm_tick(kvshm_arena *a);
   X(refused_quota_total, "allocations refused by a quota, of the process or a tenant")   \
   X(refused_size_total, "allocations refused that could never fit")                      \
   X(refused_no_free_total, "allocations refused that were not to evict")                 \
-  X(touch_records_total, "uses recorded for the controller of the policy")
+  X(touch_records_total, "uses recorded for the controller of the policy")               \
+  X(tier_hits_total, "keys found on disk")                                               \
+  X(tier_loaded_total, "blocks loaded from disk")                                        \
+  X(tier_load_failed_total, "loads from disk that failed, whatever the reason")          \
+  X(tier_damaged_total, "of these, because the bytes were not those that were stored")   \
+  X(tier_offered_total, "blocks offered to the disk")                                    \
+  X(tier_present_total, "of these, on disk already")                                     \
+  X(tier_rejected_total, "of these, not offered often enough yet")                       \
+  X(tier_dropped_total, "of these, dropped: queue full, no room, evicted meanwhile")     \
+  X(tier_stored_total, "blocks written to disk")                                         \
+  X(tier_store_failed_total, "writes to disk that failed")                               \
+  X(tier_read_bytes_total, "bytes read from disk")                                       \
+  X(tier_write_bytes_total, "bytes written to disk")                                     \
+  X(tier_switches_total, "changes of what moves the bytes, in operation")
 
 #define KVSHM_STAT_MEMBER(name, text) uint64_t name;
 typedef struct kvshm_stats {
@@ -649,5 +662,6 @@ KVSHM_API int kvshm_resign(kvshm_arena *a, uint32_t post);
 #include "kvshm_limits.h" /* tenants: quotas and shares; the budget of pins */
 #include "kvshm_pages.h"  /* copies between an engine's paged KV tensors and blocks */
 #include "kvshm_policy.h" /* the built-in eviction policies and their controller */
+#include "kvshm_tier.h"   /* blocks on NVMe */
 
 #endif

@@ -51,6 +51,13 @@ struct ForeignNote {
   std::atomic<std::uint64_t> identity[128];  // JSON
 };
 
+// Of the image of a tier, whose blocks are the slots of a file (tier/tier.hpp); zeros elsewhere.
+struct TierNote {
+  std::atomic<std::uint64_t> state;              // KVSHM_TIER_NONE, _REBUILDING or _OK
+  std::atomic<std::uint64_t> done, total, kept;  // records read back, of how many; slots kept
+  char path[512];  // its files, ':' between them; written before `state`
+};
+
 struct alignas(4096) Superblock {
   // Written once by the creator; magic last.
   std::atomic<std::uint64_t> magic;
@@ -87,8 +94,9 @@ struct alignas(4096) Superblock {
   // Counted when a block of priority 100 comes or goes: a hint, see blocks/tenants.hpp.
   alignas(64) std::atomic<std::uint64_t> pinned;
   std::atomic<std::uint64_t> recounted_at;  // ms of CLOCK_BOOTTIME
+  alignas(64) TierNote tier;
 };
-static_assert(sizeof(Superblock) == kPage);
+static_assert(sizeof(Superblock) == kPage && offsetof(Superblock, tier) == 3520);
 static_assert(offsetof(Superblock, dead) == 64 && offsetof(Superblock, space_epoch) == 72 &&
               offsetof(Superblock, limits) == 76 && offsetof(Superblock, pin_budget) == 80 &&
               offsetof(Superblock, tenants_seen) == 88 && offsetof(Superblock, pinned) == 3456 &&
@@ -112,6 +120,15 @@ struct LeaseLine {  // single writer; a hint for the inspector
   std::atomic<std::uint32_t> start, count;  // seconds of CLOCK_MONOTONIC; holds
 };
 
+// Written by the tier's thread of the slot alone (tier/mover.cpp).
+struct alignas(64) TierLine {
+  // [ state: 8 | engine: 8 | direct: 8 | registered: 8 | cause: 32 ], cause: -errno, 0 = as wished
+  std::atomic<std::uint64_t> word;
+  std::atomic<std::uint64_t> queued, in_flight, parked;  // parked: slots without room in the file
+  std::atomic<std::uint64_t> reserved[4];
+};
+static_assert(sizeof(TierLine) == 64);
+
 struct alignas(64) SlotRecord {
   std::atomic<std::uint32_t> used;
   std::int32_t pid;
@@ -122,12 +139,14 @@ struct alignas(64) SlotRecord {
   std::atomic<std::uint64_t> quota;        // blocks; 0 = none
   char label[64];
   std::atomic<std::uint64_t> device_bytes;  // registered with its device, for the inspector
-  alignas(64) std::atomic<std::uint64_t> stats[kStatRoom];  // totals go on over lives of the slot
+  TierLine tier;                            // how its tier does, for the inspector
+  std::atomic<std::uint64_t> stats[kStatRoom];  // totals go on over lives of the slot
   std::atomic<std::uint64_t> histograms[kHistograms][kBuckets];
   LeaseLine leases[kLeaseLines];
   std::atomic<std::uint64_t> touches[kTouchRing];
 };
-static_assert(offsetof(SlotRecord, device_bytes) == 120 && offsetof(SlotRecord, stats) == 128);
+static_assert(offsetof(SlotRecord, device_bytes) == 120 && offsetof(SlotRecord, tier) == 128 &&
+              offsetof(SlotRecord, stats) == 192);
 static_assert(sizeof(SlotRecord) % 64 == 0 && sizeof(SlotRecord) <= 40 * 1024);
 
 // Rows of the table; row 0 is who names none. `used` is a hint, see blocks/tenants.hpp.

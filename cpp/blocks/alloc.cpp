@@ -324,4 +324,16 @@ int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& s
   return 0;
 }
 
+int allocate_at(Arena& a, std::uint32_t id, Key key, const FillSpec& spec, kvshm_handle* out) {
+  if (!claim_at(a, id)) return -EBUSY;
+  Claim c;
+  c.free = 1;
+  if (int rc = take(a, c, &id, spec, nullptr)) return rc;
+  Hot& h = a.hot[id];
+  *out = {h.seq.load(std::memory_order_relaxed), id, 0};
+  h.parent.store(spec.parent.seq ? spec.parent.id : kNone, std::memory_order_relaxed);
+  h.store_key(key);
+  return 0;
+}
+
 }  // namespace kvshm

@@ -27,6 +27,11 @@ int allocate(Arena& a, std::uint32_t n, const kvshm_key* keys, const FillSpec& s
 inline constexpr std::uint8_t kHeldExpired = 255;  // by a block that is over, but held
 std::uint8_t announce(Arena& a, std::uint32_t id, Key key);
 
+// This one block, if it is free: -EBUSY. Not announced; spec.parent as for allocate.
+int allocate_at(Arena& a, std::uint32_t id, Key key, const FillSpec& spec, kvshm_handle* out);
+
+// FREE -> FILLING{me} of this block; false: it is not free, or another claims it.
+bool claim_at(Arena& a, std::uint32_t id);
 // n neighbours, FREE -> FILLING{me}, in order; false: none found, nothing changed.
 bool claim_run(Arena& a, std::uint32_t n, std::uint32_t* ids);
 // FILLING{me}, nobody told -> FREE.

@@ -105,6 +105,16 @@ void unclaim_free(Arena& a, std::uint32_t n, const std::uint32_t* ids) {
   }
 }
 
+bool claim_at(Arena& a, std::uint32_t id) {
+  const std::uint64_t bit = std::uint64_t{1} << (id % 64);
+  a.enter_region(id);
+  KVSHM_STEP("run.unmap");
+  if (!(a.free_map[id / 64].fetch_and(~bit, std::memory_order_acq_rel) & bit)) return false;
+  if (!claim_one(a, id)) return false;
+  KVSHM_STEP("run.claimed");
+  return true;
+}
+
 bool claim_run(Arena& a, std::uint32_t n, std::uint32_t* ids) {
   std::uint32_t run = 0;
   for (std::uint32_t id = 0; id < a.nblocks; id++) {
@@ -119,12 +129,7 @@ bool claim_run(Arena& a, std::uint32_t n, std::uint32_t* ids) {
     std::uint32_t got = 0;
     for (; got < n; got++) {
       const std::uint32_t at = id - n + 1 + got;
-      const std::uint64_t bit = std::uint64_t{1} << (at % 64);
-      a.enter_region(at);
-      KVSHM_STEP("run.unmap");
-      if (!(a.free_map[at / 64].fetch_and(~bit, std::memory_order_acq_rel) & bit)) break;
-      if (!claim_one(a, at)) break;
-      KVSHM_STEP("run.claimed");
+      if (!claim_at(a, at)) break;
       ids[got] = at;
     }
     if (got == n) return true;

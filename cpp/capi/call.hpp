@@ -16,7 +16,10 @@
 
 namespace kvshm {
 class Closing;
+namespace tier {
+struct Tier;
 }
+}  // namespace kvshm
 
 struct kvshm_arena {
   kvshm_arena();
@@ -30,8 +33,11 @@ struct kvshm_arena {
   std::uint32_t fork_generation = 0;
   std::mutex close_mutex;
   std::unique_ptr<kvshm::Arena> impl;
-  std::unique_ptr<kvshm::Closing> taking_down;  // a close that a device keeps waiting
-  kvshm_arena* next = nullptr;                  // of all that were ever opened
+  std::mutex tier_mutex;
+  std::unique_ptr<kvshm::tier::Tier> tier_owner;  // under tier_mutex, or when no call runs
+  std::atomic<kvshm::tier::Tier*> tier{nullptr};  // the same, for calls
+  std::unique_ptr<kvshm::Closing> taking_down;    // a close that a device keeps waiting
+  kvshm_arena* next = nullptr;                    // of all that were ever opened
   alignas(64) kvshm::Solo solo;
   Stripe stripes[16];
 };

@@ -6,6 +6,7 @@
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
 #include "capi/options.hpp"
+#include "tier/tier.hpp"
 
 using namespace kvshm;
 
@@ -15,6 +16,12 @@ int check_keys(const kvshm_key* keys, std::uint32_t n) {
   for (std::uint32_t i = 0; keys && i < n; i++)
     if (Key::load(keys[i]).none()) return fail(-EINVAL, "key %u is all zero: no key", i);
   return 0;
+}
+
+// What is written through; head first, as it is registered.
+void offer_to_tier(kvshm_arena* h, const kvshm_handle* b, std::uint32_t n) {
+  tier::Tier* t = h->tier.load(std::memory_order_acquire);
+  if (t && t->writes_through()) t->offer(b, n);
 }
 
 }  // namespace
@@ -61,7 +68,9 @@ int kvshm_publish(kvshm_arena* h, kvshm_handle b) {
   Call call(h);
   if (call.rc()) return call.rc();
   if (int rc = check_handle(*call, b)) return rc;
-  return misuse(*call, publish(*call, b));
+  const int rc = misuse(*call, publish(*call, b));
+  if (!rc) offer_to_tier(h, &b, 1);
+  return rc;
 }
 
 int64_t kvshm_register(kvshm_arena* h, const kvshm_handle* b, uint32_t n, const kvshm_key* keys,
@@ -93,6 +102,7 @@ int64_t kvshm_register(kvshm_arena* h, const kvshm_handle* b, uint32_t n, const 
     uint8_t result = KVSHM_ST_NONE;
     rc = misuse(a, register_block(a, mine, key, policy, &now, &result));
     if (rc) return i ? int64_t(i) : rc;
+    if (result == KVSHM_ST_PRIMARY) offer_to_tier(h, &now, 1);
     before = mine;
     held = now;
     if (result == KVSHM_ST_DUPLICATE) {  // children belong below the primary

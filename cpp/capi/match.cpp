@@ -11,6 +11,7 @@
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
 #include "index/index.hpp"
+#include "tier/tier.hpp"
 
 using namespace kvshm;
 
@@ -103,12 +104,15 @@ int64_t kvshm_presence(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint8_
   if (call.rc()) return call.rc();
   if (n && (!keys || !mask)) return -EINVAL;
   Arena& a = *call;
+  tier::Tier* t = h->tier.load(std::memory_order_acquire);
+  if (t && !t->serving()) t = nullptr;
   int64_t present = 0;
   for (std::uint32_t i = 0; i < n && i < 16; i++) prefetch_buckets(a, Key::load(keys[i]));
   for (std::uint32_t i = 0; i < n; i++) {
     if (i + 16 < n) prefetch_buckets(a, Key::load(keys[i + 16]));
     const unsigned p = peek(a, Key::load(keys[i]));
     mask[i] = std::uint8_t((p & 1 ? KVSHM_IN_G2 : 0) | (p & 2 ? KVSHM_IS_FILLING : 0));
+    if (t && (peek(*t->image, Key::load(keys[i])) & 1)) mask[i] |= KVSHM_IN_G3;
     present += mask[i] != 0;
   }
   return present;

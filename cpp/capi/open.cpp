@@ -14,6 +14,7 @@
 #include "capi/closing.hpp"
 #include "device/guard.hpp"
 #include "device/pin.hpp"
+#include "tier/tier.hpp"
 
 using namespace kvshm;
 
@@ -133,6 +134,17 @@ int kvshm_close(kvshm_arena* h, uint32_t timeout_ms) {
       return fail(-EBUSY, "%lld call(s) still run on this handle", (long long)calls_running(h));
     }
     sleep_ms(1);
+  }
+  // No transfer of its tier may be left; a tier that cannot end yet goes on ending by itself.
+  if (h->tier_owner) {
+    if (!h->tier_owner->stop(deadline)) {
+      h->closing.store(false, std::memory_order_seq_cst);
+      errno = saved;
+      return fail(-EBUSY, "transfers of the tier of arena %s are still under way",
+                  h->impl->name.c_str());
+    }
+    h->tier.store(nullptr, std::memory_order_relaxed);
+    h->tier_owner.reset();
   }
   // Its fills are given back below: no ring may write into them any more.
   while (!h->taking_down && !device_idle(*h->impl)) {

@@ -30,6 +30,13 @@ FOREIGN = _record(layout.FOREIGN, [
     ("count", "<u8", 0), ("version", "<u8", 8), ("at", "<u8", 16), ("pid", "<u8", 24),
     ("identity", "S1024", 32)])
 
+TIER = _record(layout.TIER, [
+    ("state", "<u8", 0), ("done", "<u8", 8), ("total", "<u8", 16), ("kept", "<u8", 24),
+    ("path", "S512", 32)])
+
+TIER_LINE = _record(layout.TIER_LINE, [
+    ("word", "<u8", 0), ("queued", "<u8", 8), ("in_flight", "<u8", 16), ("parked", "<u8", 24)])
+
 SUPERBLOCK = _record(layout.SUPERBLOCK, [
     ("magic", "<u8", 0), ("layout_version", "<u4", 8), ("superblock_bytes", "<u4", 12),
     ("layout_hash", "<u8", 16), ("uuid", "V16", 24), ("created_at", "<u8", 40),
@@ -44,7 +51,7 @@ SUPERBLOCK = _record(layout.SUPERBLOCK, [
     ("name", "S64", 500), ("identity", "S1024", 564), ("policy", POLICY, layout.POLICY_AT),
     ("charged_group", "S256", 1728), ("foreign", FOREIGN, 1984),
     ("epochs", "<u8", 3040, (layout.SLOTS,)), ("pinned", "<u8", 3456),
-    ("recounted_at", "<u8", 3464)])
+    ("recounted_at", "<u8", 3464), ("tier", TIER, 3520)])
 
 TENANT = _record(layout.TENANT, [
     ("name_hash", "<u8", 0), ("quota", "<u8", 8), ("used", "<i8", 16), ("weight", "<u4", 24),
@@ -65,11 +72,11 @@ SLOT = _record(layout.SLOT, [
     ("used", "<u4", 0), ("pid", "<i4", 4), ("uid", "<u4", 8), ("device_memory", "<u4", 12),
     ("start_time", "<u8", 16), ("attached_at", "<u8", 24), ("pid_ns", "<u8", 32),
     ("drain_until", "<u8", 40), ("quota", "<u8", 48), ("label", "S64", 56),
-    ("device_bytes", "<u8", 120),
+    ("device_bytes", "<u8", 120), ("tier", TIER_LINE, 128),
     ("stats", "<u8", layout.STATS_AT, (layout.STAT_ROOM,)),
-    ("histograms", "<u8", 640, (layout.HISTOGRAMS, layout.BUCKETS)),
+    ("histograms", "<u8", 704, (layout.HISTOGRAMS, layout.BUCKETS)),
     ("leases", LEASE, layout.LEASES_AT, (layout.LEASE_LINES,)),
-    ("touches", "<u8", 21120, (layout.TOUCH_RING,))])
+    ("touches", "<u8", 21184, (layout.TOUCH_RING,))])
 
 HOT = _record(layout.HOT, [
     ("word", "<u8", 0), ("key", "<u8", 8, (2,)), ("seq", "<u8", 24), ("fut", "<u4", 32),

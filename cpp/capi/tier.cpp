@@ -1,0 +1,108 @@
+#include "tier/tier.hpp"
+
+#include <errno.h>
+
+#include <cstring>
+#include <new>
+
+#include "arena/lock.hpp"
+#include "capi/call.hpp"
+
+using namespace kvshm;
+
+namespace {
+
+constexpr const char* kStates[] = {"none", "rebuilding", "ok", "no space", "stalled", "failed"};
+constexpr const char* kEngines[] = {"auto", "io_uring", "threads"};
+
+int check(const kvshm_tier_options* o) {
+  if (int rc = check_size(o)) return rc;
+  if (o->engine > KVSHM_TIER_THREADS || o->direct > KVSHM_OFF || o->sync > 1 ||
+      o->write > KVSHM_TIER_WRITE_OFF)
+    return fail(-EINVAL, "options of a tier: engine 0-2, direct 0-2, sync 0-1, write 0-1");
+  return 0;
+}
+
+// Calls of the tier have a handle that has one.
+class TierCall {
+ public:
+  explicit TierCall(kvshm_arena* h, Dead dead = Dead::kRefuse) : call_(h, dead) {
+    rc_ = call_.rc();
+    if (rc_) return;
+    // acquire: pairs with the store in kvshm_tier_open
+    tier_ = h->tier.load(std::memory_order_acquire);
+    if (!tier_) rc_ = fail(-ENOENT, "this handle of arena %s has no tier", (*call_).name.c_str());
+  }
+  int rc() const { return rc_; }
+  tier::Tier* operator->() const { return tier_; }
+  Arena& arena() const { return *call_; }
+
+ private:
+  Call call_;
+  tier::Tier* tier_ = nullptr;
+  int rc_;
+};
+
+}  // namespace
+
+extern "C" {
+
+int kvshm_tier_open(kvshm_arena* h, const kvshm_tier_options* opts) {
+  if (int rc = check(opts)) return rc;
+  Call call(h);
+  if (call.rc()) return call.rc();
+  std::lock_guard<std::mutex> lock(h->tier_mutex);
+  if (h->tier.load(std::memory_order_relaxed))
+    return fail(-EEXIST, "this handle of arena %s has a tier", call->name.c_str());
+  // The tier's thread works on the arena beside the calls: none of them is alone any more.
+  if (!h->solo.end(10000)) return fail(-ETIMEDOUT, "another thread did not come out of its call");
+  int rc;
+  try {
+    rc = tier::Tier::open(*call, *opts, &h->tier_owner);
+  } catch (const std::bad_alloc&) {
+    rc = fail(-ENOMEM, "out of memory");
+  } catch (...) {
+    rc = fail(-EIO, "unexpected failure while opening a tier of arena %s", call->name.c_str());
+  }
+  if (rc == 0) h->tier.store(h->tier_owner.get(), std::memory_order_release);
+  return rc;
+}
+
+int kvshm_get_tier(kvshm_arena* h, kvshm_tier* out) {
+  if (int rc = check_size(out)) return rc;
+  TierCall t(h, Dead::kAllow);
+  if (t.rc()) return t.rc();
+  clear_sized(out);
+  t->describe(out);
+  return 0;
+}
+
+const char* kvshm_tier_state_name(uint32_t state) {
+  return state < sizeof kStates / sizeof *kStates ? kStates[state] : "";
+}
+
+const char* kvshm_tier_engine_name(uint32_t engine) {
+  return engine < sizeof kEngines / sizeof *kEngines ? kEngines[engine] : "";
+}
+
+int64_t kvshm_tier_store(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
+  TierCall t(h);
+  if (t.rc()) return t.rc();
+  if (n && !b) return -EINVAL;
+  for (uint32_t i = 0; i < n; i++)
+    if (int rc = check_handle(t.arena(), b[i])) return rc;
+  return t->offer(b, n);
+}
+
+int kvshm_tier_drain(kvshm_arena* h, uint32_t timeout_ms) {
+  TierCall t(h);
+  if (t.rc()) return t.rc();
+  return t->drain(timeout_ms);
+}
+
+int64_t kvshm_tier_clear(kvshm_arena* h, uint32_t timeout_ms) {
+  TierCall t(h);
+  if (t.rc()) return t.rc();
+  return t->clear(timeout_ms);
+}
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tier from end to end: down, up, over restarts, and with damage.
+#include "tier/tier.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "tier_support.hpp"
+
+namespace {
+using namespace kvshm_test;
+
+class TierBy : public testing::TestWithParam<std::uint32_t> {
+ protected:
+  TierSpec spec() const {
+    TierSpec s;
+    s.engine = GetParam();
+    return s;
+  }
+};
+
+TEST_P(TierBy, ABlockComesBackFromDisk) {
+  TierFile file("back");
+  Pool pool({32, 4096});
+  ASSERT_EQ(open_tier(pool.a, file.path, spec()), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  const keys_t keys = keys_of(1, 20);
+  cache_chain(pool.a, keys);
+  ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0) << kvshm_last_error();
+  EXPECT_EQ(stats(pool.a).tier_stored_total, 20u);
+  EXPECT_EQ(kvshm_clear(pool.a), 20);
+  const Loaded l = load_chain(pool.a, keys);
+  EXPECT_EQ(l.promised, 20);
+  EXPECT_EQ(l.held, 20);
+  EXPECT_EQ(l.right, 20u);
+  EXPECT_EQ(stats(pool.a).tier_loaded_total, 20u);
+  EXPECT_EQ(broken(pool.a), "");
+}
+
+TEST_P(TierBy, OddSizesGoByABounceBuffer) {
+  for (const std::uint64_t bytes : {64, 512, 4032, 4160, 12288 + 64}) {
+    TierFile file("odd");
+    Pool pool({16, bytes});
+    ASSERT_EQ(open_tier(pool.a, file.path, spec()), 0) << kvshm_last_error();
+    ASSERT_TRUE(await_tier(pool.a));
+    const keys_t keys = keys_of(bytes, 8);
+    cache_chain(pool.a, keys);
+    ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+    EXPECT_EQ(kvshm_clear(pool.a), 8);
+    EXPECT_EQ(load_chain(pool.a, keys).right, 8u) << bytes;
+  }
+}
+
+TEST_P(TierBy, LargeBlocksGoInPieces) {
+  TierFile file("large");
+  Pool pool({4, 5 << 20});
+  TierSpec s = spec();
+  s.bytes = 64 << 20;
+  ASSERT_EQ(open_tier(pool.a, file.path, s), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  const keys_t keys = keys_of(1, 3);
+  cache_chain(pool.a, keys);
+  ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+  EXPECT_EQ(kvshm_clear(pool.a), 3);
+  EXPECT_EQ(load_chain(pool.a, keys).right, 3u);
+}
+
+TEST_P(TierBy, MemoryMayBeSmallerThanWhatIsServed) {
+  TierFile file("small");
+  Pool pool({16, 4096});
+  ASSERT_EQ(open_tier(pool.a, file.path, spec()), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  for (std::uint64_t c = 0; c < 20; c++) {
+    cache_chain(pool.a, keys_of(100 * c + 1, 8));
+    ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+  }
+  for (std::uint64_t c = 0; c < 20; c++) {
+    const Loaded l = load_chain(pool.a, keys_of(100 * c + 1, 8));
+    EXPECT_EQ(l.right, 8u) << c;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, TierBy, testing::Values(KVSHM_TIER_URING, KVSHM_TIER_THREADS),
+                         [](const auto& i) {
+                           return i.param == KVSHM_TIER_URING ? "Uring" : "Threads";
+                         });
+
+TEST(Tier, HitsGoOnAfterAReboot) {
+  TierFile file("reboot");
+  const keys_t keys = keys_of(1, 30);
+  {
+    Pool pool({32, 4096});
+    ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
+    ASSERT_TRUE(await_tier(pool.a));
+    cache_chain(pool.a, keys);
+    ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+    const std::string image = tier_of(pool.a).image;
+    pool.leave();
+    ASSERT_EQ(kvshm_remove(image.c_str(), nullptr, 0), 0);
+  }
+  Pool pool({32, 4096});  // another arena: all of shared memory is gone
+  ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  EXPECT_EQ(tier_of(pool.a).slots_ready, 30u);
+  EXPECT_EQ(load_chain(pool.a, keys).right, 30u);
+}
+
+TEST(Tier, TwoArenasOnOneFileAreRefused) {
+  TierFile file("two");
+  Pool one({16, 4096}), two({16, 4096});
+  ASSERT_EQ(open_tier(one.a, file.path), 0) << kvshm_last_error();
+  EXPECT_EQ(open_tier(two.a, file.path), -KVSHM_EINUSE);
+  const std::string text = kvshm_last_error();
+  EXPECT_NE(text.find(one.name), std::string::npos) << text;
+  EXPECT_NE(text.find(two.name), std::string::npos) << text;
+}
+
+TEST(Tier, AFlippedBitIsAMissAndTheSlotIsFreed) {
+  TierFile file("flip");
+  Pool pool({32, 4096});
+  ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  const keys_t keys = keys_of(1, 8);
+  cache_chain(pool.a, keys);
+  ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+  ASSERT_EQ(kvshm_clear(pool.a), 8);
+  const int fd = open(file.path.c_str(), O_RDWR);
+  ASSERT_GE(fd, 0);
+  struct stat st;
+  fstat(fd, &st);
+  const block_key k = keys[3];
+  // The payload of block 3: found by its first bytes.
+  std::vector<char> all(std::size_t(st.st_size));
+  ASSERT_EQ(pread(fd, all.data(), all.size(), 0), ssize_t(all.size()));
+  (void)k;
+  const kvshm_tier t = tier_of(pool.a);
+  std::uint64_t at = 0;
+  for (std::uint64_t off = std::uint64_t(st.st_size) - t.slots * t.slot_bytes;
+       off < std::uint64_t(st.st_size); off += t.slot_bytes) {
+    std::vector<char> want(4096);
+    const kvshm_handle h = make_held(pool.a, k);
+    write_payload(pool.a, h.id, k);
+    std::memcpy(want.data(), kvshm_block_data(pool.a, h.id), 4096);
+    drop(pool.a, h);
+    kvshm_clear(pool.a);
+    if (std::memcmp(all.data() + off, want.data(), 4096) == 0) at = off;
+    if (at) break;
+  }
+  ASSERT_NE(at, 0u);
+  all[at + 1000] ^= 4;
+  ASSERT_EQ(pwrite(fd, all.data() + at + 1000, 1, off_t(at + 1000)), 1);
+  fsync(fd);
+  close(fd);
+  Loaded l = load_chain(pool.a, keys);
+  EXPECT_EQ(l.promised, 8);
+  EXPECT_EQ(l.held, 3);
+  EXPECT_EQ(l.failed, 1u);
+  EXPECT_EQ(l.right, 7u);
+  EXPECT_EQ(stats(pool.a).tier_damaged_total, 1u);
+  EXPECT_EQ(kvshm_clear(pool.a), 7);
+  l = load_chain(pool.a, keys);
+  EXPECT_EQ(l.promised, 3) << "the damaged slot is not asked for again";
+}
+
+}  // namespace

@@ -1,0 +1,325 @@
+// Down: from memory to the disk.
+#include <errno.h>
+
+#include <cstring>
+
+#include "arena/lock.hpp"
+#include "blocks/alloc.hpp"
+#include "blocks/counts.hpp"
+#include "blocks/deadlines.hpp"
+#include "blocks/registration.hpp"
+#include "evict/links.hpp"
+#include "index/index.hpp"
+#include "tier/mover.hpp"
+
+namespace kvshm::tier {
+namespace {
+constexpr unsigned kPageSlots = 16;     // a page is written for so many slots, or when it is quiet
+constexpr std::int64_t kPageMs = 20;    // or so old
+constexpr std::int64_t kParkMs = 4000;  // slots without room are tried again
+constexpr unsigned kParents = 256;
+constexpr unsigned kStores = 16, kBatch = 4;  // at once; begun before the disk is looked at again
+
+// Held by this process for a moment. False: gone, or not for the disk: closed at its last release,
+// of a limited life, or one that nobody finds by its key.
+bool hold_source(Arena& a, kvshm_handle h) {
+  if (take_ready(a, h.id, false, true) != Take::kHeld) return false;
+  const Hot& b = a.hot[h.id];
+  const std::uint8_t flags = b.flags.load(std::memory_order_relaxed);
+  if (b.seq.load(std::memory_order_relaxed) == h.seq && !b.load_key().none() &&
+      !(flags & (kDuplicate | kPrivate | kMortal)) &&
+      ::kvshm::state(b.word.load(std::memory_order_relaxed)) == kReady)
+    return true;
+  give_back(a, h.id);
+  return false;
+}
+
+}  // namespace
+
+std::uint32_t Mover::offer(const kvshm_handle* h, std::uint32_t n) {
+  Arena& a = t_.g2;
+  std::uint32_t taken = 0, rejected = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) return 0;
+    for (std::uint32_t i = 0; i < n; i++) {
+      if (!admission_.offer(a.hot[h[i].id].load_key())) {
+        rejected++;
+        continue;
+      }
+      if (stores_left_ >= t_.options.queue) break;
+      offers_.push_back(h[i]);
+      stores_left_++;
+      taken++;
+    }
+  }
+  a.count(kStat_tier_offered_total, n);
+  a.count(kStat_tier_rejected_total, rejected);
+  a.count(kStat_tier_dropped_total, n - taken - rejected);
+  if (taken) kick();
+  return taken;
+}
+
+int Mover::drain(std::int64_t deadline_ms) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (stores_left_) {
+    if (ended_) return -KVSHM_ECLOSED;
+    if (now_ms() >= deadline_ms) return -ETIMEDOUT;
+    idle_.wait(lock, deadline_ms);
+  }
+  return 0;
+}
+
+void Mover::store_done(std::uint32_t n) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  stores_left_ -= n;
+  if (!stores_left_) idle_.wake();
+}
+
+bool Mover::begin_stores() {
+  if (broken_ || stalled_ || rebuilding_) return false;
+  if (t_.image->sb->tier.state.load(std::memory_order_acquire) != KVSHM_TIER_OK) return false;
+  for (unsigned i = 0; i < kBatch; i++) {
+    if (!ready_loads_.empty() || stores_flying_ >= kStores) return false;
+    kvshm_handle h;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (offers_.empty()) return false;
+      h = offers_.front();
+      offers_.pop_front();
+    }
+    if (!begin_store(h)) store_done(1);
+  }
+  return true;
+}
+
+// The chain above a block that is not on disk either comes first: a tail alone cannot be found.
+// True: its parents were put in front of the queue, and it behind them.
+bool Mover::queue_parents(kvshm_handle h) {
+  Arena& a = t_.g2;
+  std::vector<kvshm_handle> up;
+  std::uint32_t x = h.id;
+  while (up.size() < kParents) {
+    const std::uint32_t p = a.hot[x].parent.load(std::memory_order_relaxed);
+    if (p == kNone || !a.in_range(p) || !is_child(a, x, p)) break;
+    if (peek(*t_.image, a.hot[p].load_key())) break;
+    up.push_back({a.hot[p].seq.load(std::memory_order_relaxed), p, 0});
+    x = p;
+  }
+  if (up.empty()) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  offers_.push_front(h);
+  for (const kvshm_handle& p : up) offers_.push_front(p);
+  stores_left_ += std::uint32_t(up.size()) + 1;
+  return true;
+}
+
+bool Mover::begin_store(kvshm_handle h) {
+  Arena& a = t_.g2;
+  Arena& image = *t_.image;
+  if (!hold_source(a, h)) {
+    a.count(kStat_tier_dropped_total);
+    return false;
+  }
+  const Key key = a.hot[h.id].load_key();
+  FillSpec spec;
+  spec.priority = priority_now(a, h.id);
+  if (spec.priority >= kPinnedPriority) spec.priority = kPinnedPriority - 1;
+  bool present = peek(image, key) != 0;
+  if (!present) {
+    const std::uint32_t p = a.hot[h.id].parent.load(std::memory_order_relaxed);
+    if (p != kNone && a.in_range(p) && is_child(a, h.id, p)) {
+      const Found up = lookup(image, a.hot[p].load_key(), false);
+      if (up.how == Take::kHeld) give_back(image, up.id);
+      if (up.how == Take::kMiss) {
+        // Once: a parent that is refused must not be asked for again.
+        if (queued_parents_of_ == h.seq || !queue_parents(h))
+          a.count(kStat_tier_dropped_total);
+        else
+          queued_parents_of_ = h.seq;
+        give_back(a, h.id);
+        return false;
+      }
+      if (up.how != Take::kMiss && up.how != Take::kOver)
+        spec.parent = {image.hot[up.id].seq.load(std::memory_order_relaxed), up.id, 0};
+    }
+  }
+  kvshm_handle slot{0, kNone, 0};
+  if (!present) {
+    std::uint8_t st = KVSHM_ST_NONE;
+    kvshm_key k;
+    key.store(k);
+    if (allocate(image, 1, &k, spec, &slot, &st, nullptr)) {
+      a.count(kStat_tier_dropped_total);
+      give_back(a, h.id);
+      return false;
+    }
+    if (st != KVSHM_ST_ANNOUNCED) {  // another process is writing it
+      present = st == KVSHM_ST_EXISTS || st == KVSHM_ST_PENDING;
+      if (!present) a.count(kStat_tier_dropped_total);
+      give_back(image, slot.id);
+      slot.seq = 0;
+    }
+  }
+  if (!slot.seq) {
+    if (present) a.count(kStat_tier_present_total);
+    give_back(a, h.id);
+    return false;
+  }
+  store_record(image, slot.id, Record{});  // before its data is overwritten
+  auto op = std::make_unique<Op>();
+  op->kind = Op::kStore;
+  op->memory = h;
+  op->slot = slot;
+  op->key = key;
+  const std::byte* data = a.data + std::uint64_t(h.id) * a.block_bytes;
+  op->data = const_cast<std::byte*>(data);  // written from, not to
+  op->bytes = a.block_bytes;
+  if (t_.files.direct() && (a.block_bytes % kPageBytes ||
+                            reinterpret_cast<std::uintptr_t>(data) % t_.files.memory_align())) {
+    op->bounce = std::make_unique<Bounce>(t_.files.shape().slot_bytes);
+    if (!op->bounce->get()) {
+      a.count(kStat_tier_dropped_total);
+      give_back(image, slot.id);
+      give_back(a, h.id);
+      return false;
+    }
+    std::memcpy(op->bounce->get(), data, a.block_bytes);
+    op->data = op->bounce->get();
+    op->bytes = t_.files.shape().slot_bytes;
+  }
+  const Place at = t_.files.slot(slot.id);
+  op->file = at.file;
+  op->offset = at.offset;
+  Record& r = op->record;
+  key.store(reinterpret_cast<std::uint8_t*>(r.key));
+  payload_check(data, a.block_bytes, r.check);
+  r.length = std::uint32_t(a.block_bytes);
+  r.epoch = a.sb->space_epoch.load(std::memory_order_relaxed);
+  r.parent = spec.parent.id;
+  r.priority = std::uint8_t(spec.priority);
+  r.uses = std::uint8_t(uses_of(a.hot[h.id].freq_depth.load(std::memory_order_relaxed)));
+  r.self = self_check(r, slot.id);
+  stores_flying_++;
+  ready_writes_.push_back(std::move(op));
+  return true;
+}
+
+void Mover::end_store(Op& op) {
+  Arena& a = t_.g2;
+  stores_flying_--;
+  give_back(a, op.memory.id);
+  if (op.rc == 0) {
+    store_record(*t_.image, op.slot.id, op.record);
+    if (written_.empty()) written_since_ = now_ms();
+    written_.push_back(op.slot);
+    return;
+  }
+  a.count(kStat_tier_store_failed_total);
+  if (op.rc == -ENOSPC || op.rc == -EDQUOT) {
+    // The slot is kept out of the way, so that others are taken: the budget becomes what is there.
+    if (!no_space_)
+      log_line(KVSHM_LOG_WARN, "tier of arena %s: no room in %s: it goes on with the slots it has",
+               a.name.c_str(), t_.files.path().c_str());
+    no_space_ = true;
+    parked_.push_back(op.slot);
+    parked_until_ = now_ms() + kParkMs;
+  } else {
+    log_line(KVSHM_LOG_WARN, "tier of arena %s: write: %s", a.name.c_str(), std::strerror(-op.rc));
+    give_back(*t_.image, op.slot.id);
+  }
+  store_done(1);
+}
+
+void Mover::unpark() {
+  for (const kvshm_handle& h : parked_) give_back(*t_.image, h.id);
+  parked_.clear();
+  no_space_ = false;
+}
+
+void Mover::flush_pages(bool all) {
+  if (written_.empty()) return;
+  const bool quiet = !stores_flying_;
+  if (!all && !quiet && written_.size() < kPageSlots && now_ms() - written_since_ < kPageMs) return;
+  std::vector<kvshm_handle> slots;
+  slots.swap(written_);
+  while (!slots.empty()) {
+    const std::uint64_t p = slots.back().id / kRecordsPerPage;
+    auto op = std::make_unique<Op>();
+    op->kind = Op::kPage;
+    op->number = p;
+    for (std::size_t i = slots.size(); i-- > 0;) {
+      if (slots[i].id / kRecordsPerPage != p) continue;
+      op->slots.push_back(slots[i]);
+      slots.erase(slots.begin() + std::ptrdiff_t(i));
+    }
+    begin_page(std::move(op));
+  }
+}
+
+void Mover::begin_page(OpPtr op) {
+  if (!op->bounce) op->bounce = std::make_unique<Bounce>(kPageBytes);
+  if (!op->bounce->get()) {
+    op->rc = -ENOMEM;
+    pages_flying_++;
+    return end_page(std::move(op));
+  }
+  std::vector<std::uint32_t> done;
+  for (const kvshm_handle& h : op->slots) done.push_back(h.id);
+  // acq_rel: who counts later copies later, and sees what is READY by then
+  op->version = page_version(*t_.image, op->number).fetch_add(1, std::memory_order_acq_rel) + 1;
+  copy_page(*t_.image, op->number, done.data(), std::uint32_t(done.size()), op->bounce->get());
+  const Place at = t_.files.page(op->number);
+  op->file = at.file;
+  op->offset = at.offset;
+  op->data = op->bounce->get();
+  op->bytes = kPageBytes;
+  op->issued = 0;
+  pages_flying_++;
+  ready_writes_.push_front(std::move(op));
+}
+
+void Mover::end_page(OpPtr op) {
+  pages_flying_--;
+  if (op->kind == Op::kPage && !op->rc) {
+    // Another process copied the page meanwhile, and the two writes may have landed in any order.
+    const std::uint64_t now = page_version(*t_.image, op->number).load(std::memory_order_acquire);
+    if (now != op->version && op->retries++ < 4) return begin_page(std::move(op));
+    if (t_.options.sync && !op->slots.empty()) {
+      auto sync = std::make_unique<Op>();
+      sync->kind = Op::kSync;
+      sync->slots = std::move(op->slots);
+      sync->number = 0;
+      pages_flying_++;
+      ready_writes_.push_front(std::move(sync));
+      return;
+    }
+  }
+  if (op->kind == Op::kSync && !op->rc && ++op->number < t_.files.descriptors().size()) {
+    op->file = unsigned(op->number);  // the next file
+    op->retries = 0;
+    pages_flying_++;
+    ready_writes_.push_front(std::move(op));
+    return;
+  }
+  if (op->slots.empty()) return wiped(op->rc);
+  publish(op->slots, op->rc == 0);
+}
+
+void Mover::publish(const std::vector<kvshm_handle>& slots, bool well) {
+  Arena& image = *t_.image;
+  std::uint32_t good = 0;
+  for (const kvshm_handle& h : slots) {
+    kvshm_handle out;
+    std::uint8_t result = KVSHM_ST_NONE;
+    const Key key = image.hot[h.id].load_key();
+    if (well && register_block(image, h, key, KVSHM_ALLOW, &out, &result) == 0) good++;
+    Ticks ticks(image);
+    leave_fill(image, h, ticks);  // the hold that it has become, or the fill
+  }
+  t_.g2.count(kStat_tier_stored_total, good);
+  t_.g2.count(kStat_tier_store_failed_total, slots.size() - good);
+  store_done(std::uint32_t(slots.size()));
+}
+
+}  // namespace kvshm::tier

@@ -1,0 +1,70 @@
+// One attachment's tier: the files, the image of their slots, and the thread that moves blocks.
+//
+//   register ──► offer ──► queue ──► mover ──► write data ──► write record page ──► slot READY
+//   match_load ──► slot held, block FILLING ──► mover ──► read ──► check ──► block READY
+//
+// Invariants
+//   T1  a slot's data and record are written only by who fills the slot, its record cleared first
+//   T2  a slot becomes READY after its data is written, and its record page (with sync: both are
+//       on the medium)
+//   T3  a block is registered after its bytes have been compared with the record's checksum
+//   T4  memory and slot of a transfer stay FILLING, or held, until it has landed, in the kernel's
+//       sense: a ring holds the device byte of both arenas
+#pragma once
+#include <memory>
+#include <string>
+
+#include "arena/arena.hpp"
+#include "tier/files.hpp"
+#include "tier/image.hpp"
+#include "tier/load.hpp"
+
+namespace kvshm::tier {
+
+class Mover;
+
+#ifdef KVSHM_STEPS
+inline std::atomic<bool> serve_unchecked{false};  // the control of the tests: T3 is not kept
+inline bool unchecked() { return serve_unchecked.load(std::memory_order_relaxed); }
+#else
+constexpr bool unchecked() { return false; }
+#endif
+
+struct Options {
+  std::uint32_t engine = 0, sync = 0, write = 0, admit = 0, queue = 1024, deadline_ms = 5000;
+};
+
+struct Tier {
+  explicit Tier(Arena& a);
+  Tier(const Tier&) = delete;
+  ~Tier();  // after stop() said true
+
+  static int open(Arena& a, const kvshm_tier_options& o, std::unique_ptr<Tier>* out);
+  bool stop(std::int64_t deadline_ms);  // no transfer is left; false: not yet
+
+  // Look-ups may find, and stores may go on.
+  bool serving() const;
+  // Any thread. READY blocks, weakly; how many were queued.
+  std::uint32_t offer(const kvshm_handle* h, std::uint32_t n);
+  bool writes_through() const { return options.write == KVSHM_TIER_WRITE_THROUGH; }
+  int drain(std::uint32_t timeout_ms);
+  std::int64_t clear(std::uint32_t timeout_ms);
+  void describe(kvshm_tier* out) const;
+
+  Arena& g2;
+  std::unique_ptr<Arena> image;
+  Files files;
+  Options options;
+  std::unique_ptr<Mover> mover;
+};
+
+// The look-up of kvshm_match_load, memory hits held, transfers handed to the mover. t may be null.
+// Returns the length of the prefix, or -errno with nothing held.
+struct LoadSpec {
+  std::uint32_t flags;
+  kvshm_handle* pending;
+};
+std::int64_t match_load(Arena& a, Tier* t, const kvshm_key* keys, std::uint32_t n,
+                        const LoadSpec& spec, std::shared_ptr<LoadState>* out);
+
+}  // namespace kvshm::tier
