@@ -1,6 +1,13 @@
 // Transfers by an io_uring whose device bytes outlive its process until the last of them has landed.
+//
+// A write to a frozen file system would hold a thread of the kernel that belongs to this process, so
+// that it could not die: its life byte would stay held, and all that it holds in memory. So before
+// writes go an empty one is sent that must not wait (RWF_NOWAIT): it fails where the file system is
+// frozen, and the writes are held back here until it does not. Files without O_DIRECT cannot be
+// asked so, and before Linux 6.12 the kernel waits all the same.
 #pragma once
 #include <atomic>
+#include <vector>
 
 #include "device/guarded_ring.hpp"
 #include "tier/engine.hpp"
@@ -27,14 +34,25 @@ class UringEngine final : public Engine {
   // Places of the table of files.
   enum : unsigned { kFence = 2, kBell = 3, kData = 4 };
 
+  static constexpr unsigned kBells = 1;  // requests of it
+
   UringEngine() = default;
+  // uring_open.cpp
   int open_ring(const EngineOptions& o, std::string* why);
   int open_bell();
-  int usable() const;
   int probe();
-  unsigned collect(Landed* out, unsigned cap);
-  bool ready() const;
+  int ask();
+  void probe_files(const int* files);
+  int usable() const;
+  void queue(unsigned slot);
+  void prepare_check(unsigned file);
+  void check_files();
+  void checked(unsigned file, int result);
   void listen();
+  unsigned collect(Landed* out, unsigned cap);
+  int enter(std::int64_t limit_ms);
+  // uring_buffers.cpp
+  void cut(const EngineOptions& o);
   int slice_of(const Transfer& t) const;
   void explain(int rc);
 
@@ -42,6 +60,12 @@ class UringEngine final : public Engine {
   File fence_;
   std::atomic<unsigned> in_flight_{0};  // a count alone, it publishes nothing
   unsigned entries_ = 0, nfiles_ = 0;
+
+  std::vector<Transfer> slots_;
+  std::vector<unsigned> free_, held_;           // slots; held: writes whose file is being asked
+  std::uint32_t checkable_ = 0, checking_ = 0;  // files, bit by bit
+  std::int64_t frozen_until_ = 0, frozen_ms_ = 0;
+  bool released_ = false;  // writes are queued that were held
 
   // The bell: a pipe whose read end is the ring's, so that a kick lands like a transfer.
   File bell_;
