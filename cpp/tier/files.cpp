@@ -274,12 +274,16 @@ int Files::write_superblock(unsigned file, const Superblock& s) {
   if (!page.get()) return -ENOMEM;
   std::memcpy(page.get(), &s, sizeof s);
   const off_t at = off_t(s.sequence % 2 * kPageBytes);
-  ssize_t n;
-  do n = pwrite(raw_[file], page.get(), kPageBytes, at);
-  while (n < 0 && errno == EINTR);
-  if (n != ssize_t(kPageBytes) || fdatasync(raw_[file]) != 0)
-    return fail(n < 0 ? -errno : -EIO, "tier file %s: its superblock cannot be written: %s",
-                paths_[file].c_str(), std::strerror(n < 0 ? errno : EIO));
+  int e = 0;
+  // Once more: the first fdatasync may tell of another program's failed buffered write.
+  for (int attempt = 0; attempt < 3; attempt++) {
+    const ssize_t n = pwrite(raw_[file], page.get(), kPageBytes, at);
+    e = n < 0 ? errno : n != ssize_t(kPageBytes) ? EIO : fdatasync(raw_[file]) ? errno : 0;
+    if (!e) break;
+  }
+  if (e)
+    return fail(-e, "tier file %s: its superblock cannot be written: %s", paths_[file].c_str(),
+                std::strerror(e));
   blocks_[file] = s;
   return 0;
 }
