@@ -125,7 +125,7 @@ struct alignas(64) TierLine {
   // [ state: 8 | engine: 8 | direct: 8 | registered: 8 | cause: 32 ], cause: -errno, 0 = as wished
   std::atomic<std::uint64_t> word;
   std::atomic<std::uint64_t> queued, in_flight, parked;  // parked: slots without room in the file
-  std::atomic<std::uint64_t> reserved[4];
+  std::uint64_t reserved[4];
 };
 static_assert(sizeof(TierLine) == 64);
 
