@@ -18,7 +18,8 @@ extern std::atomic<std::uint32_t> fork_count;
 inline std::uint32_t fork_generation() { return fork_count.load(std::memory_order_relaxed); }
 void watch_forks();  // once per process
 // fn runs in every child from now on, under the claim mutex of the parent: async-signal-safe calls
-// only. One function, the same each time.
+// only. At most kForkHooks different ones, each once.
+inline constexpr unsigned kForkHooks = 4;
 void on_fork_in_child(void (*fn)());
 
 }  // namespace kvshm

@@ -20,6 +20,8 @@ struct kvshm_load {
 
 namespace {
 
+bool inherited(const kvshm_load* l) { return l->arena->fork_generation != fork_generation(); }
+
 // Of what has ended, under the load's mutex.
 std::uint32_t held_prefix(const tier::LoadState& s, std::uint32_t n) {
   std::uint32_t i = 0;
@@ -69,12 +71,14 @@ int kvshm_load_wait(kvshm_load* l, uint32_t timeout_ms) {
 
 int kvshm_load_notify(kvshm_load* l, kvshm_load_fn fn, void* user) {
   if (!l) return -EINVAL;
+  if (inherited(l)) return -KVSHM_EFORKED;
   l->state->notify(fn, user);
   return 0;
 }
 
 int64_t kvshm_load_status(kvshm_load* l, uint8_t* status, uint32_t* ids) {
   if (!l) return -EINVAL;
+  if (inherited(l)) return -KVSHM_EFORKED;
   std::lock_guard<std::mutex> lock(l->state->mutex);
   for (uint32_t i = 0; i < l->n; i++) {
     if (status) status[i] = l->state->status[i];
@@ -100,7 +104,7 @@ int64_t kvshm_load_lease(kvshm_load* l, kvshm_lease* lease) {
 }
 
 void kvshm_load_free(kvshm_load* l) {
-  if (!l) return;
+  if (!l || inherited(l)) return;  // a child's copy owns nothing, and its mutex may be locked
   l->state->notify(nullptr, nullptr);
   {
     // Closed or forked: all holds went with the attachment.

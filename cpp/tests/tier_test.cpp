@@ -162,4 +162,108 @@ TEST(Tier, AFlippedBitIsAMissAndTheSlotIsFreed) {
   EXPECT_EQ(l.promised, 3) << "the damaged slot is not asked for again";
 }
 
+// A child that lives on keeps neither the file's lock nor anything of a load.
+TEST(Tier, AForkedChildHoldsNothing) {
+  TierFile file("fork");
+  Pool two({16, 4096});
+  {
+    Pool one({16, 4096});
+    ASSERT_EQ(open_tier(one.a, file.path), 0) << kvshm_last_error();
+    ASSERT_TRUE(await_tier(one.a));
+    const keys_t keys = keys_of(1, 4);
+    cache_chain(one.a, keys);
+    kvshm_load* load = nullptr;
+    ASSERT_EQ(kvshm_match_load(one.a, raw(keys), 4, 0, 0, &load, nullptr), 4);
+    Child child([&](Wire& wire) {
+      kvshm_lease lease;
+      CHILD_CHECK(kvshm_load_wait(load, 10) == -KVSHM_EFORKED);
+      CHILD_CHECK(kvshm_load_status(load, nullptr, nullptr) == -KVSHM_EFORKED);
+      CHILD_CHECK(kvshm_load_lease(load, &lease) == -KVSHM_EFORKED);
+      kvshm_load_free(load);
+      CHILD_CHECK(kvshm_tier_drain(one.a, 10) == -KVSHM_EFORKED);
+      wire.tell();
+      wire.listen(60000);
+      return 0;
+    });
+    ASSERT_EQ(child.listen(), '.');
+    kvshm_load_free(load);
+    const std::string image = tier_of(one.a).image;
+    one.leave();
+    kvshm_remove(image.c_str(), nullptr, 0);
+    EXPECT_EQ(open_tier(two.a, file.path), 0) << kvshm_last_error();
+    child.tell();
+    EXPECT_EQ(child.wait(), 0);
+  }
+}
+
+// Files of a tier, one a device: slots lie in them by turns.
+TEST(Tier, SeveralFilesAreStriped) {
+  TierFile a("stripe"), b("stripe"), c("stripe");
+  const char* paths[] = {a.path.c_str(), b.path.c_str(), c.path.c_str()};
+  const keys_t keys = keys_of(1, 24);
+  kvshm_tier_options o = KVSHM_TIER_OPTIONS_INIT;
+  o.paths = paths;
+  o.npaths = 3;
+  o.bytes = 3 << 20;
+  {
+    Pool pool({32, 4096});
+    ASSERT_EQ(kvshm_tier_open(pool.a, &o), 0) << kvshm_last_error();
+    ASSERT_TRUE(await_tier(pool.a));
+    EXPECT_EQ(tier_of(pool.a).files, 3u);
+    cache_chain(pool.a, keys);
+    ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+    const std::string image = tier_of(pool.a).image;
+    pool.leave();
+    kvshm_remove(image.c_str(), nullptr, 0);
+  }
+  Pool pool({32, 4096});
+  std::swap(paths[0], paths[1]);
+  EXPECT_EQ(kvshm_tier_open(pool.a, &o), -KVSHM_EGEOMETRY);
+  std::swap(paths[0], paths[1]);
+  ASSERT_EQ(kvshm_tier_open(pool.a, &o), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  EXPECT_EQ(load_chain(pool.a, keys).right, 24u);
+}
+
+TEST(Tier, WhatIsNoTierFileIsLeftAlone) {
+  TierFile file("foreign");
+  const int fd = open(file.path.c_str(), O_RDWR | O_CREAT, 0600);
+  const std::string text(10000, 'x');
+  ASSERT_EQ(write(fd, text.data(), text.size()), ssize_t(text.size()));
+  Pool pool({16, 4096});
+  EXPECT_EQ(open_tier(pool.a, file.path), -KVSHM_ELAYOUT);
+  char back[4] = {};
+  EXPECT_EQ(pread(fd, back, 4, 0), 4);
+  EXPECT_EQ(std::string(back, 4), "xxxx");
+  close(fd);
+}
+
+TEST(Tier, ASmallerBudgetKeepsTheFirstSlots) {
+  TierFile file("budget");
+  const keys_t keys = keys_of(1, 32);
+  {
+    Pool pool({64, 4096});
+    TierSpec s;
+    s.bytes = 64 * 4096;
+    ASSERT_EQ(open_tier(pool.a, file.path, s), 0) << kvshm_last_error();
+    ASSERT_TRUE(await_tier(pool.a));
+    cache_chain(pool.a, keys);
+    ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+    pool.leave();
+    kvshm_remove((pool.name + "-g3").c_str(), nullptr, 0);
+  }
+  Pool pool({64, 4096});
+  TierSpec s;
+  s.bytes = 24 * 4096;
+  ASSERT_EQ(open_tier(pool.a, file.path, s), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  const kvshm_tier t = tier_of(pool.a);
+  EXPECT_LT(t.slots, 24u);
+  EXPECT_GT(t.slots_ready, 8u);
+  struct stat st;
+  ASSERT_EQ(stat(file.path.c_str(), &st), 0);
+  EXPECT_LE(std::uint64_t(st.st_size), s.bytes);
+  EXPECT_EQ(st.st_mode & 0777, 0600u);
+}
+
 }  // namespace

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "arena/error.hpp"
-#include "arena/memory.hpp"
+#include "arena/fork.hpp"
 
 namespace kvshm::tier {
 namespace {
@@ -45,6 +45,16 @@ int read_all(int fd, void* to, std::size_t n, std::uint64_t at) {
   return 0;
 }
 
+// 0600 whatever the umask; 0660 of the arena's group where that is shared with one.
+void set_rights(int fd, const char* share) {
+  struct stat st;
+  const bool group =
+      stat(share, &st) == 0 && (st.st_mode & S_IWGRP) && fchown(fd, uid_t(-1), st.st_gid) == 0;
+  fchmod(fd, group ? 0660 : 0600);
+}
+
+Files* all = nullptr;  // under the claim mutex, so that a fork finds it whole
+
 }  // namespace
 
 Bounce::Bounce(std::size_t bytes) : p_(nullptr), bytes_(up(bytes, kPageBytes)) {
@@ -58,22 +68,22 @@ Bounce::~Bounce() {
   if (p_) munmap(p_, bytes_);
 }
 
-int Files::open_one(const char* path, std::uint32_t direct, File* out, bool* made) {
+int Files::open_one(const char* path, std::uint32_t direct, const char* share, File* out) {
   const int how = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (direct == KVSHM_OFF ? 0 : O_DIRECT);
-  *made = false;
+  bool made = false;
   int fd = ::open(path, how);
   if (fd < 0 && errno == ENOENT) {
     fd = ::open(path, how | O_CREAT | O_EXCL, 0600);
     if (fd >= 0) {
-      *made = true;
-      fchmod(fd, 0600);  // whatever the umask
+      made = true;
+      set_rights(fd, share);
     } else if (errno == EEXIST) {
       fd = ::open(path, how);  // another process was faster
     }
   }
   int e = fd < 0 ? errno : 0;
   if (e == EINVAL && !(direct == KVSHM_OFF)) {  // EINVAL of open(2): no O_DIRECT there
-    if (*made) unlink(path);
+    if (made) unlink(path);
     return -EOPNOTSUPP;
   }
   if (fd < 0) return fail(-e, "tier file %s: %s", path, std::strerror(e));
@@ -100,8 +110,7 @@ int Files::open_one(const char* path, std::uint32_t direct, File* out, bool* mad
   return 0;
 }
 
-int Files::open(const kvshm_tier_options& o, std::uint64_t block_bytes, const char* group) {
-  (void)group;
+int Files::open(const kvshm_tier_options& o, std::uint64_t block_bytes, const char* share) {
   if (!o.npaths || o.npaths > KVSHM_TIER_FILES || !o.paths)
     return fail(-EINVAL, "a tier has 1 to %d files", KVSHM_TIER_FILES);
   direct_wish_ = o.direct;
@@ -112,8 +121,7 @@ int Files::open(const kvshm_tier_options& o, std::uint64_t block_bytes, const ch
     for (const std::string& other : paths_)
       if (other == path) return fail(-EINVAL, "tier file %s is named twice", path);
     File f;
-    bool made;
-    int rc = open_one(path, direct_ ? o.direct : std::uint32_t(KVSHM_OFF), &f, &made);
+    int rc = open_one(path, direct_ ? o.direct : std::uint32_t(KVSHM_OFF), share, &f);
     if (rc == -EOPNOTSUPP && o.direct == KVSHM_REQUIRE)
       return fail(-KVSHM_EUNSUPPORTED,
                   "tier file %s: O_DIRECT is required, and its file system refuses it", path);
@@ -125,7 +133,7 @@ int Files::open(const kvshm_tier_options& o, std::uint64_t block_bytes, const ch
                path);
       direct_ = false;
       align_ = memory_align_ = 1;
-      rc = open_one(path, KVSHM_OFF, &f, &made);
+      rc = open_one(path, KVSHM_OFF, share, &f);
       for (const File& before : files_) fcntl(before.get(), F_SETFL, 0);
     }
     if (rc) return rc;
@@ -134,7 +142,32 @@ int Files::open(const kvshm_tier_options& o, std::uint64_t block_bytes, const ch
     path_ += (i ? ":" : "") + paths_.back();
   }
   for (const File& f : files_) raw_.push_back(f.get());
+  watch();
   return measure(o, block_bytes);
+}
+
+// A child that kept the descriptors would keep the locks on the files.
+void Files::watch() {
+  ForkGuard no_fork;
+  on_fork_in_child(forget_in_child);
+  for (const int fd : raw_) known_.push_back(Known::of(fd));
+  next_ = all;
+  if (all) all->previous_ = this;
+  all = this;
+}
+
+void Files::forget_in_child() {
+  for (Files* f = all; f; f = f->next_)
+    for (Known& k : f->known_)
+      if (k.still()) close(k.fd);
+  all = nullptr;
+}
+
+Files::~Files() {
+  if (known_.empty()) return;
+  ForkGuard no_fork;
+  if (next_) next_->previous_ = previous_;
+  (previous_ ? previous_->next_ : all) = next_;
 }
 
 void Files::go_buffered(int cause) {

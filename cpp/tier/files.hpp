@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "arena/lock.hpp"
+#include "device/guarded_ring.hpp"
 #include "kvshm.h"
 #include "tier/record.hpp"
 
@@ -27,8 +28,12 @@ struct Place {
 
 class Files {
  public:
+  Files() = default;
+  Files(const Files&) = delete;
+  ~Files();
   // Opens or makes them; nothing is written to a file that is there. wish: block_bytes > 0.
-  int open(const kvshm_tier_options& o, std::uint64_t block_bytes, const char* group);
+  // share: the arena's object, whose group and mode new files get.
+  int open(const kvshm_tier_options& o, std::uint64_t block_bytes, const char* share);
   // Locks them for the image with this uuid: theirs already, or adopted (*adopted), which writes
   // superblocks. names: of the arena, for others' messages. fingerprint and identity are written.
   struct Owner {
@@ -58,7 +63,9 @@ class Files {
   std::uint64_t pages() const { return (shape_.slots + kRecordsPerPage - 1) / kRecordsPerPage; }
 
  private:
-  int open_one(const char* path, std::uint32_t direct, File* out, bool* made);
+  static void forget_in_child();
+  void watch();
+  int open_one(const char* path, std::uint32_t direct, const char* share, File* out);
   int measure(const kvshm_tier_options& o, std::uint64_t block_bytes);
   int lay_out(std::uint64_t budget, std::uint64_t block_bytes);
   int reserve();  // room in the file system
@@ -70,6 +77,8 @@ class Files {
   Shape shape_;
   std::vector<File> files_;
   std::vector<int> raw_;
+  std::vector<Known> known_;
+  Files *next_ = nullptr, *previous_ = nullptr;  // of all here, under the claim mutex
   std::vector<std::string> paths_;
   std::vector<Superblock> blocks_;  // as read; magic 0 where there was none
   std::string path_, why_;

@@ -33,7 +33,7 @@ int Tier::open(Arena& a, const kvshm_tier_options& o, std::unique_ptr<Tier>* out
                 o.admit,
                 o.queue ? o.queue : kQueue,
                 o.deadline_ms ? o.deadline_ms : kDeadlineMs};
-  if (int rc = t->files.open(o, a.block_bytes, nullptr)) return rc;
+  if (int rc = t->files.open(o, a.block_bytes, a.path.c_str())) return rc;
   if (int rc = open_image(a, t->files.shape().slots, &t->image)) return rc;
   Arena& image = *t->image;
   TierNote& note = image.sb->tier;
