@@ -103,6 +103,9 @@ def make_parser() -> _Parser:
     made.add_argument("--all", action="store_true", help="every broken block, not just the first")
     made.add_argument("--core", action="store_true",
                       help="also attach, and run the library's own check")
+    made.add_argument("--tier", metavar="FILE", nargs="+", action="extend",
+                      help="the files of a tier instead: each block's bytes; with ARENA (before "
+                      "it) against what that arena says of them, too")
 
     made = verb("explain", "explain", "the first key of a prompt that is missing, and why")
     arena(made)

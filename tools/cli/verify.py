@@ -19,6 +19,10 @@ FINDINGS_KEPT = 100
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.tier:
+        from . import verify_tier
+
+        return verify_tier.run(args)
     with open_view(args.arena, args.dir) as view:
         result = recheck.check(view, quiet=args.quiet_arena)
         processes = census.processes(view, view.words())
