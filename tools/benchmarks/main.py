@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import (e_hits, machine, p1_lookup, p2_match, p3_copy, p4_insert, p6_attach, p8_reap,
-               p9_size, report)
+from . import (e_hits, fio, machine, p1_lookup, p2_match, p3_copy, p4_insert, p5_disk, p6_attach,
+               p8_reap, p9_size, report)
 from .bench import QUICK, Bench, Scale
 from .connector import v1_request, v2_transfers
 from .mounts import mounted
@@ -66,7 +66,7 @@ def _vllm(args: argparse.Namespace) -> int:
 
 def _targets(args: argparse.Namespace, kind: str,
              measures: dict[str, tuple[str, Callable[[Bench], list[Row]]]], scale: Scale,
-             native: str = "") -> int:
+             native: str = "", **options: Any) -> int:
     progress = Progress(list(measures))
     try:
         with mounted() as mounts:
@@ -82,10 +82,11 @@ def _targets(args: argparse.Namespace, kind: str,
     finally:
         progress.close()
     about = machine.facts(args.root)
-    options: dict[str, Any] = asdict(scale) | {"quick": args.quick}
+    options = asdict(scale) | {"quick": args.quick} | options
+    more = {"ratio_to_fio": p5_disk.ratios(list(targets[0].rows))} if kind == "disk" else {}
     table = report.table(about, targets)
-    print(report.document(kind, about, options, targets) if args.json else table)
-    if kind in ("vllm", "eviction") and args.out is not None:
+    print(report.document(kind, about, options, targets, **more) if args.json else table)
+    if kind in ("vllm", "eviction", "disk") and args.out is not None:
         args.out.write_text(report.page(f"tools/bench {kind}", table), encoding="utf-8")
     return int(any(target.holds is False for target in targets))
 
@@ -95,6 +96,21 @@ def _eviction(args: argparse.Namespace) -> int:
         name: (f"{load.trace}: {e_hits.TITLE}", partial(e_hits.measure, load=load))
         for name, load in e_hits.MEASURES.items() if not args.only or name in args.only}
     return _targets(args, "eviction", measures, Scale())
+
+
+def _disk(args: argparse.Namespace) -> int:
+    try:
+        fio.wanted()
+    except BenchError as e:
+        print(f"tools/bench: {e}", file=sys.stderr)
+        return 2
+    disk = p5_disk.Disk(
+        args.dir or p5_disk.default_folder(), (512 << 20) if args.quick else (4 << 30),
+        args.rounds or (3 if args.quick else 16), 300 if args.quick else 1000)
+    return _targets(args, "disk", {"P5": (p5_disk.TITLE, partial(p5_disk.measure, disk=disk))},
+                    Scale(rounds=disk.rounds), str(args.native), fio=fio.version(),
+                    file_system=p5_disk.file_system(disk.folder), file_bytes=disk.file_bytes,
+                    round_ms=disk.ms)
 
 
 def _peers(args: argparse.Namespace) -> int:
@@ -171,7 +187,22 @@ def _parser() -> argparse.ArgumentParser:
     eviction.add_argument("--out", type=Path, metavar="FILE",
                           help="also keep the table as this page")
     eviction.set_defaults(quick=False)
-    for one, run in ((micro, _micro), (peers, _peers), (vllm, _vllm), (eviction, _eviction)):
+    disk = commands.add_parser(
+        "disk", help="the NVMe tier beside fio",
+        description="P5: transfers and checksums of the tier beside fio, on one file, in turn. "
+                    "Exit status: 0 if the target holds, 1 if it is broken, 2 if it could not be "
+                    "measured.")
+    disk.add_argument("--json", action="store_true", help="one JSON document in place of a table")
+    disk.add_argument("--dir", type=Path, metavar="DIR",
+                      help="of the file that is read and written, 4 GiB, removed in the end; "
+                           "default: where temporary files go, on a disk")
+    disk.add_argument("--quick", action="store_true",
+                      help="a small file and few rounds: shows that it works")
+    disk.add_argument("--rounds", type=_rounds, metavar="N", help="pairs of rounds, in place of 16")
+    disk.add_argument("--out", type=Path, metavar="FILE", help="also keep the table as this page")
+    disk.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
+    for one, run in ((micro, _micro), (peers, _peers), (vllm, _vllm), (eviction, _eviction),
+                     (disk, _disk)):
         one.add_argument("--root", type=Path, help=argparse.SUPPRESS)
         one.set_defaults(run=run)
     return parser

@@ -17,12 +17,13 @@ HEAD = ("", "blocks", "pages", "proc", "value", "quartiles", "target", "")
 
 
 def document(kind: str, machine: dict[str, Any], options: dict[str, Any],
-             targets: Sequence[Target]) -> str:
+             targets: Sequence[Target], **more: Any) -> str:
     return json.dumps({
         "schema": SCHEMA,
         "kind": f"bench {kind}",
         "machine": machine,
         "options": options,
+        **more,
         "targets": {target.name: _target(target) for target in targets},
     }, indent=2)
 
@@ -78,7 +79,7 @@ def _cells(r: Row) -> tuple[str, ...]:
         "-" if r.value is None else f"{_number(r.value)} {r.unit}".rstrip(),
         f"{_number(r.spread[0])}-{_number(r.spread[1])}" if r.spread else "",
         f"{r.sense} {_number(r.limit)}" if r.limit is not None else "",
-        VERDICT[r.holds],
+        VERDICT[r.holds] + (": level" if r.holds and r.level else ""),
     )
 
 

@@ -30,20 +30,32 @@ class Row:
     processes: int = 1
     reference: bool = False
     note: str = ""
+    interval: tuple[float, float] | None = None  # of a ratio, 95 %: with 1 in it, it holds as well
+
+    @property
+    def level(self) -> bool:
+        """No difference was seen."""
+        return self.interval is not None and self.interval[0] <= 1 <= self.interval[1]
 
     @property
     def holds(self) -> bool | None:
         if self.limit is None or self.value is None:
             return None
+        if self.level:
+            return True
         return self.value <= self.limit if self.sense == AT_MOST else self.value >= self.limit
 
     @property
     def strain(self) -> float:
         """How much of the limit is used up: above 1 it is broken."""
         assert self.limit is not None and self.value is not None
+        used = self._used(self.limit, self.value)
+        return min(used, 1.0) if self.level else used
+
+    def _used(self, limit: float, value: float) -> float:
         if self.sense == AT_MOST:
-            return self.value / self.limit if self.limit else float(self.value > 0) * 2
-        return self.limit / self.value if self.value else float("inf")
+            return value / limit if limit else float(value > 0) * 2
+        return limit / value if value else float("inf")
 
 
 def row(what: str, samples: Sequence[float], unit: str, **more: Any) -> Row:

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""P5: the tier's engine of transfers, checksums included, beside fio on the same file."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from . import fio
+from .bench import Bench
+from .native import BenchError, Facts, Role
+from .rounds import interleave, samples
+from .rows import AT_LEAST, Row, row
+
+TITLE = "NVMe: the tier's engine with its checksum, of fio"
+SIZES = {"512 KiB": 512 << 10, "2 MiB": 2 << 20}
+DEPTHS = {"read": 4, "write": 8}
+LEAST_SHARE, MOST_CPU = 0.95, 1.3
+MEMORY = 256 << 20  # blocks that transfers go through: more than caches hold
+SPARE = 1 << 30
+RESAMPLES, SEED = 2000, 5
+
+
+@dataclass(frozen=True)
+class Disk:
+    folder: Path
+    file_bytes: int
+    rounds: int
+    ms: int
+
+
+def measure(bench: Bench, disk: Disk) -> list[Row]:
+    with ExitStack() as stack:
+        path = _file(stack, disk)
+        rows: list[Row] = []
+        for number, (size, block) in enumerate(SIZES.items()):
+            with ExitStack() as roles:
+                role = bench.role(
+                    roles, "engine", name=f"bench-{os.getpid()}-{number}", file=path,
+                    bytes=disk.file_bytes, block=block, memory=MEMORY,
+                    **{f"{way}_depth": depth for way, depth in DEPTHS.items()})
+                for way, depth in DEPTHS.items():
+                    rows += _both(bench, disk, role, path, way, size, depth)
+                rows += _one(bench, disk, role, path, size)
+        return rows
+
+
+def ratios(rows: list[Row]) -> dict[str, float | None]:
+    """By the names that the JSON document has: read_512KiB, ..."""
+    return {f"{way}_{size.replace(' ', '')}": next(
+        (r.value for r in rows if r.what == _share(way, size)), None)
+        for way in DEPTHS for size in SIZES}
+
+
+def _share(way: str, size: str) -> str:
+    return f"{way} of {size}, of fio"
+
+
+def _both(bench: Bench, disk: Disk, role: Role, path: Path, way: str, size: str, depth: int
+          ) -> list[Row]:
+    block = SIZES[size]
+    candidates: dict[str, Callable[[], Facts]] = {
+        "kvshm": partial(role.run, f"{way} {disk.ms}"),
+        "fio": partial(fio.run, path, disk.file_bytes, way, block, depth, disk.ms)}
+    got = interleave(candidates, disk.rounds, bench.progress, f"{way} {size}")
+    hashes = [role.run(f"hash {max(50, disk.ms // 5)}") for _ in range(5)]
+    rate = {name: samples(facts, "gb_per_second") for name, facts in got.items()}
+    cpu = {name: samples(facts, "cpu_ns_per_kib") for name, facts in got.items()}
+    hashing = median(samples(hashes, "cpu_ns_per_kib"))
+    share = [a / b for a, b in zip(rate["kvshm"], rate["fio"], strict=True)]
+    work = [a / (b + hashing) for a, b in zip(cpu["kvshm"], cpu["fio"], strict=True)]
+    of = f"{way} of {size}"
+    return [
+        row(_share(way, size), share, "x", limit=LEAST_SHARE, sense=AT_LEAST,
+            interval=interval(share), note=f"depth {depth}, O_DIRECT, {role.facts['engine']}"),
+        row(f"{of}: CPU, of fio's and the checksum's", work, "x", limit=MOST_CPU,
+            interval=interval(work)),
+        row(f"{of}: kvshm", rate["kvshm"], "GB/s"),
+        row(f"{of}: fio", rate["fio"], "GB/s", reference=True),
+        row(f"{of}: kvshm, CPU", cpu["kvshm"], "ns/KiB"),
+        row(f"{of}: fio, CPU", cpu["fio"], "ns/KiB", reference=True),
+        row(f"{of}: the checksum alone, CPU", samples(hashes, "cpu_ns_per_kib"), "ns/KiB",
+            reference=True),
+    ]
+
+
+def _one(bench: Bench, disk: Disk, role: Role, path: Path, size: str) -> list[Row]:
+    """A single demand load, and nothing beside it."""
+    candidates: dict[str, Callable[[], Facts]] = {
+        "kvshm, with its checksum": partial(role.run, f"one {disk.ms}"),
+        "fio, depth 1": partial(fio.run, path, disk.file_bytes, "read", SIZES[size], 1, disk.ms)}
+    got = interleave(candidates, max(3, disk.rounds // 3), bench.progress, f"one load of {size}")
+    return [row(f"one load of {size}, {q}: {name}", samples(facts, f"{q}_us"), "us",
+                reference=name.startswith("fio"))
+            for q in ("p50", "p99") for name, facts in got.items()]
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """95 %, of the median, by bootstrap."""
+    chance = random.Random(SEED)
+    found = sorted(median(chance.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return found[RESAMPLES * 25 // 1000], found[RESAMPLES * 975 // 1000 - 1]
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def default_folder() -> Path:
+    """Where temporary files go, unless that is memory."""
+    return next((Path(one) for one in (tempfile.gettempdir(), "/var/tmp", os.getcwd())
+                 if os.path.isdir(one) and file_system(Path(one)) != "tmpfs"), Path("/var/tmp"))
+
+
+def file_system(folder: Path) -> str:
+    """Its type, of the mount that the folder lies on."""
+    best, kind = "", ""
+    where = os.path.realpath(folder)
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split(" ")
+        point = re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), fields[4])
+        inside = where == point or where.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[fields.index("-") + 1]
+    return kind
+
+
+def _file(stack: ExitStack, disk: Disk) -> Path:
+    if not disk.folder.is_dir():
+        raise BenchError(f"{disk.folder}: no such folder (--dir)")
+    if file_system(disk.folder) == "tmpfs":
+        raise BenchError(f"{disk.folder} is memory, not a disk (--dir)")
+    at = os.statvfs(disk.folder)
+    free = at.f_bavail * at.f_frsize
+    if free < disk.file_bytes + SPARE:
+        raise BenchError(f"{disk.folder}: {free >> 20} MiB free, "
+                         f"{(disk.file_bytes + SPARE) >> 20} MiB wanted (--dir)")
+    folder = stack.enter_context(
+        tempfile.TemporaryDirectory(prefix="kvshm-bench-", dir=disk.folder))
+    path = Path(folder, "slots")
+    with open(path, "wb") as made:
+        os.posix_fallocate(made.fileno(), 0, disk.file_bytes)
+    return path
