@@ -90,5 +90,6 @@ int map_alone(const Args&);
 int map_shared(const Args&);
 int redis(const Args&);
 int latency(const Args&);
+int disk(const Args&);
 
 }  // namespace bench

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
       {"keys", bench::keys},       {"attach", bench::attach},         {"worker", bench::worker},
       {"victim", bench::victim},   {"reaper", bench::reaper},         {"sizes", bench::sizes},
       {"map", bench::map_alone},   {"map_shared", bench::map_shared}, {"redis", bench::redis},
-      {"latency", bench::latency}, {"paged", bench::paged},
+      {"latency", bench::latency}, {"paged", bench::paged},           {"disk", bench::disk},
   };
   for (const auto& role : roles)
     if (argc > 1 && std::strcmp(argv[1], role.name) == 0)
