@@ -105,7 +105,7 @@ def _disk(args: argparse.Namespace) -> int:
         print(f"tools/bench: {e}", file=sys.stderr)
         return 2
     disk = p5_disk.Disk(
-        args.dir or p5_disk.default_folder(), (512 << 20) if args.quick else (4 << 30),
+        args.dir or p5_disk.default_folder(), (1 << 30) if args.quick else (4 << 30),
         args.rounds or (3 if args.quick else 16), 300 if args.quick else 1000)
     return _targets(args, "disk", {"P5": (p5_disk.TITLE, partial(p5_disk.measure, disk=disk))},
                     Scale(rounds=disk.rounds), str(args.native), fio=fio.version(),

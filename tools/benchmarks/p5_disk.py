@@ -24,7 +24,7 @@ TITLE = "NVMe: the tier with its checksums, of fio"
 SIZES = {"512 KiB": 512 << 10, "2 MiB": 2 << 20}
 DEPTHS = {"read": 4, "write": 16}  # loads asked for at once; the tier's own for writes
 LEAST_SHARE, MOST_CPU = 0.95, 1.3
-MEMORY = 512 << 20  # blocks that transfers go through: more than caches hold
+MEMORY = 512 << 20  # blocks that transfers go through: more than caches hold, less than the file
 SPARE = 1 << 30
 RESAMPLES, SEED = 2000, 5
 
@@ -46,7 +46,7 @@ def measure(bench: Bench, disk: Disk) -> list[Row]:
             bench.progress.step(f"filling a tier, {size}", 0)
             role = bench.role(
                 stack, "disk", name=f"bench-{os.getpid()}-{number}", file=folder / "tier",
-                bytes=disk.file_bytes, block=block, memory=MEMORY, depth=DEPTHS["read"])
+                bytes=disk.file_bytes, block=block, memory=min(MEMORY, disk.file_bytes // 4), depth=DEPTHS["read"])
             _ = role.facts
             fio.run(beside, disk.file_bytes, "write", 2 << 20, 8, 0)  # every byte once
             for way, depth in DEPTHS.items():
