@@ -6,7 +6,6 @@
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
 #include "capi/options.hpp"
-#include "tier/tier.hpp"
 
 using namespace kvshm;
 
@@ -16,12 +15,6 @@ int check_keys(const kvshm_key* keys, std::uint32_t n) {
   for (std::uint32_t i = 0; keys && i < n; i++)
     if (Key::load(keys[i]).none()) return fail(-EINVAL, "key %u is all zero: no key", i);
   return 0;
-}
-
-// What is written through; head first, as it is registered.
-void offer_to_tier(kvshm_arena* h, const kvshm_handle* b, std::uint32_t n) {
-  tier::Tier* t = h->tier.load(std::memory_order_acquire);
-  if (t && t->writes_through()) t->offer(b, n);
 }
 
 }  // namespace

@@ -181,6 +181,7 @@ int64_t kvshm_pages_finish(kvshm_arena* h, const kvshm_handle* b, uint32_t n, ui
       codes[i] = rc;
     else
       codes[i] = dead ? -ESTALE : finish_one(a, b[i], part, codes[i]);
+    if (codes[i] == 0) offer_to_tier(h, &b[i], 1);
   }
   Ticks ticks(a, n);
   std::int64_t fine = 0;

@@ -45,6 +45,11 @@ class TierCall {
 
 }  // namespace
 
+void kvshm::offer_to_tier(kvshm_arena* h, const kvshm_handle* b, std::uint32_t n) {
+  tier::Tier* t = h->tier.load(std::memory_order_acquire);
+  if (t && t->writes_through()) t->offer(b, n);
+}
+
 extern "C" {
 
 int kvshm_tier_open(kvshm_arena* h, const kvshm_tier_options* opts) {

@@ -53,6 +53,11 @@ struct LoadJob {  // of one key: read it (slot held, memory FILLING), or await a
   std::int64_t since;
 };
 
+struct Offer {  // first: not yet put back behind its parents
+  kvshm_handle block;
+  bool first;
+};
+
 class Mover {
  public:
   explicit Mover(Tier& t);
@@ -103,7 +108,7 @@ class Mover {
   void look_at_fences();
   // stores.cpp
   bool begin_stores();  // true: there are more, and room for them
-  bool begin_store(kvshm_handle h);
+  bool begin_store(kvshm_handle h, bool first);
   bool queue_parents(kvshm_handle h);
   void end_store(Op& op);
   void flush_pages(bool all);
@@ -147,7 +152,7 @@ class Mover {
   // Shared with other threads, under `mutex_`.
   std::mutex mutex_;
   Condition idle_;
-  std::deque<kvshm_handle> offers_;
+  std::deque<Offer> offers_;
   std::deque<LoadJob> jobs_;
   std::uint32_t stores_left_ = 0;  // offers not yet written or dropped
   bool pages_wanted_ = false, stopping_ = false, ended_ = false, asleep_ = false;
@@ -192,7 +197,6 @@ class Mover {
   unsigned rebuild_flying_ = 0;
   bool registered_ = false;
   std::uint32_t epoch_asked_ = 0, cause_ = 0;
-  std::uint64_t queued_parents_of_ = 0;  // a life number
   std::uint64_t wipe_next_ = kNoWipe;    // page of write_pages() that comes next
   unsigned wipe_flying_ = 0;
   static constexpr std::uint64_t kNoWipe = ~std::uint64_t{0};

@@ -48,7 +48,7 @@ std::uint32_t Mover::offer(const kvshm_handle* h, std::uint32_t n) {
         continue;
       }
       if (stores_left_ >= t_.options.queue) break;
-      offers_.push_back(h[i]);
+      offers_.push_back({h[i], true});
       stores_left_++;
       taken++;
     }
@@ -81,14 +81,14 @@ bool Mover::begin_stores() {
   if (t_.image->sb->tier.state.load(std::memory_order_acquire) != KVSHM_TIER_OK) return false;
   for (unsigned i = 0; i < kBatch; i++) {
     if (!ready_loads_.empty() || stores_flying_ >= kStores) return false;
-    kvshm_handle h;
+    Offer o;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (offers_.empty()) return false;
-      h = offers_.front();
+      o = offers_.front();
       offers_.pop_front();
     }
-    if (!begin_store(h)) store_done(1);
+    if (!begin_store(o.block, o.first)) store_done(1);
   }
   return true;
 }
@@ -108,13 +108,14 @@ bool Mover::queue_parents(kvshm_handle h) {
   }
   if (up.empty()) return false;
   std::lock_guard<std::mutex> lock(mutex_);
-  offers_.push_front(h);
-  for (const kvshm_handle& p : up) offers_.push_front(p);
+  // Once: one of them may be refused, and all behind it then, too.
+  offers_.push_front({h, false});
+  for (const kvshm_handle& p : up) offers_.push_front({p, false});
   stores_left_ += std::uint32_t(up.size()) + 1;
   return true;
 }
 
-bool Mover::begin_store(kvshm_handle h) {
+bool Mover::begin_store(kvshm_handle h, bool first) {
   Arena& a = t_.g2;
   Arena& image = *t_.image;
   if (!hold_source(a, h)) {
@@ -132,11 +133,7 @@ bool Mover::begin_store(kvshm_handle h) {
       const Found up = lookup(image, a.hot[p].load_key(), false);
       if (up.how == Take::kHeld) give_back(image, up.id);
       if (up.how == Take::kMiss) {
-        // Once: a parent that is refused must not be asked for again.
-        if (queued_parents_of_ == h.seq || !queue_parents(h))
-          a.count(kStat_tier_dropped_total);
-        else
-          queued_parents_of_ = h.seq;
+        if (!first || !queue_parents(h)) a.count(kStat_tier_dropped_total);
         give_back(a, h.id);
         return false;
       }
