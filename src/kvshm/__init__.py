@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         DeviceRange,
         DeviceState,
         Handle,
+        LoadState,
         Presence,
         ProcessInfo,
         ReapReport,
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
         Stats,
         Status,
         TenantInfo,
+        TierInfo,
+        TierState,
     )
     from kvshm.views import View
 
@@ -98,8 +101,8 @@ _HOME = {
     "kvshm.log": "set_log",
     "kvshm.objects": "Object ObjectFill",
     "kvshm.records":
-        "NONE ArenaInfo BlockInfo Broken DeviceInfo DeviceRange DeviceState Handle Presence "
-        "ProcessInfo ReapReport State Stats Status TenantInfo",
+        "NONE ArenaInfo BlockInfo Broken DeviceInfo DeviceRange DeviceState Handle LoadState "
+        "Presence ProcessInfo ReapReport State Stats Status TenantInfo TierInfo TierState",
     "kvshm.views": "View",
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
@@ -159,6 +162,7 @@ __all__ = [
     "KeyChain",
     "LayoutMismatch",
     "Lease",
+    "LoadState",
     "MatchPlan",
     "Misuse",
     "MutableBlock",
@@ -178,6 +182,8 @@ __all__ = [
     "Stats",
     "Status",
     "TenantInfo",
+    "TierInfo",
+    "TierState",
     "TimedOut",
     "TooLarge",
     "Unsupported",

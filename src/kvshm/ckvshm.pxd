@@ -36,6 +36,12 @@ cdef extern from "kvshm.h" nogil:
     int KVSHM_TENANTS, KVSHM_TENANT_NAME_MAX
     const uint64_t KVSHM_NO_BUDGET, KVSHM_FOR_GOOD
     int KVSHM_LOG_DEBUG, KVSHM_LOG_INFO, KVSHM_LOG_WARN, KVSHM_LOG_ERROR
+    int KVSHM_TIER_FILES, KVSHM_TIER_AUTO, KVSHM_TIER_URING, KVSHM_TIER_THREADS
+    int KVSHM_TIER_WRITE_THROUGH, KVSHM_TIER_WRITE_OFF
+    int KVSHM_TIER_NONE, KVSHM_TIER_REBUILDING, KVSHM_TIER_OK, KVSHM_TIER_NO_SPACE
+    int KVSHM_TIER_STALLED, KVSHM_TIER_FAILED
+    int KVSHM_LD_NONE, KVSHM_LD_MEMORY, KVSHM_LD_LOADING, KVSHM_LD_AWAITED, KVSHM_LD_LOADED
+    int KVSHM_LD_FAILED, KVSHM_NO_LOAD
 
     ctypedef struct kvshm_arena:
         pass
@@ -269,6 +275,43 @@ cdef extern from "kvshm.h" nogil:
     int64_t kvshm_pages_finish(kvshm_arena *a, const kvshm_handle *h, uint32_t n, uint32_t part,
                                int32_t *codes)
 
+    # The NVMe tier
+    ctypedef struct kvshm_tier_options:
+        size_t size
+        const char *const *paths
+        uint32_t npaths, engine, direct, sync, write, admit, queue, deadline_ms
+        uint64_t bytes
+
+    ctypedef struct kvshm_tier:
+        size_t size
+        uint32_t state, engine, direct, files
+        uint64_t slots, slot_bytes, slots_ready, rebuild_done, rebuild_total
+        uint32_t queued, in_flight, align, registered
+        char image[64]
+        char why[256]
+        char path[512]
+
+    int kvshm_tier_open(kvshm_arena *a, const kvshm_tier_options *opts)
+    int kvshm_get_tier(kvshm_arena *a, kvshm_tier *out)
+    const char *kvshm_tier_state_name(uint32_t state)
+    const char *kvshm_tier_engine_name(uint32_t engine)
+    int64_t kvshm_tier_store(kvshm_arena *a, const kvshm_handle *h, uint32_t n)
+    int kvshm_tier_drain(kvshm_arena *a, uint32_t timeout_ms)
+    int64_t kvshm_tier_clear(kvshm_arena *a, uint32_t timeout_ms)
+
+    ctypedef struct kvshm_load:
+        pass
+    ctypedef void (*kvshm_load_fn)(void *user) noexcept
+
+    int64_t kvshm_match_load(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,
+                             uint32_t flags, uint64_t tag, kvshm_load **load,
+                             kvshm_handle *pending)
+    int kvshm_load_wait(kvshm_load *load, uint32_t timeout_ms)
+    int kvshm_load_notify(kvshm_load *load, kvshm_load_fn fn, void *user)
+    int64_t kvshm_load_status(kvshm_load *load, uint8_t *status, uint32_t *ids)
+    int64_t kvshm_load_lease(kvshm_load *load, kvshm_lease *lease)
+    void kvshm_load_free(kvshm_load *load)
+
     # Looking after an arena
     int64_t kvshm_evict(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys)
     int64_t kvshm_clear(kvshm_arena *a)
@@ -395,9 +438,12 @@ cdef extern from *:
       kvshm_device_options v = KVSHM_DEVICE_OPTIONS_INIT; return v; }
     static inline kvshm_policy kvshm_policy_init(void) {
       kvshm_policy v = KVSHM_POLICY_INIT; return v; }
+    static inline kvshm_tier_options kvshm_tier_options_init(void) {
+      kvshm_tier_options v = KVSHM_TIER_OPTIONS_INIT; return v; }
     """
     kvshm_identity kvshm_identity_init() nogil
     kvshm_options kvshm_options_init() nogil
     kvshm_fill_options kvshm_fill_options_init() nogil
     kvshm_device_options kvshm_device_options_init() nogil
     kvshm_policy kvshm_policy_init() nogil
+    kvshm_tier_options kvshm_tier_options_init() nogil

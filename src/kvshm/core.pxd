@@ -7,3 +7,4 @@ from kvshm.lease cimport Lease
 
 cdef class Arena(Attachment):
     cdef Lease find(self, object keys, bint touch, object tag, int how=*)
+    cdef Lease find_loading(self, object keys, bint touch, object tag)

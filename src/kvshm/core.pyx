@@ -14,8 +14,8 @@ from kvshm.attach cimport Attachment
 from kvshm.ckvshm cimport (KVSHM_EPENDING, KVSHM_NONE, KVSHM_NO_BUDGET, KVSHM_NO_CACHE,
                            KVSHM_NO_EVICT, KVSHM_NO_TOUCH, KVSHM_QUIET, KVSHM_UNCHAINED,
                            kvshm_acquire, kvshm_bump_epoch, kvshm_cancel_waits, kvshm_clear,
-                           kvshm_evict, kvshm_handle, kvshm_lease, kvshm_match_scattered,
-                           kvshm_match_with, kvshm_pin, kvshm_presence, kvshm_reap,
+                           kvshm_evict, kvshm_handle, kvshm_lease, kvshm_load,
+                           kvshm_match_load, kvshm_match_scattered, kvshm_match_with, kvshm_pin, kvshm_presence, kvshm_reap,
                            kvshm_reap_report, kvshm_reset_inactive, kvshm_ring_guard, kvshm_scan,
                            kvshm_set_no_cache, kvshm_set_pin_budget, kvshm_set_priority_for,
                            kvshm_set_tenant, kvshm_space_epoch, kvshm_tenant_number, kvshm_tick,
@@ -23,12 +23,12 @@ from kvshm.ckvshm cimport (KVSHM_EPENDING, KVSHM_NONE, KVSHM_NO_BUDGET, KVSHM_NO
 from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handle, as_handles, as_keys,
                             as_ms, as_number, as_tag, deadline_in, fail, from_handle, now, slice_ms)
 from kvshm.fill cimport allocate_fill, join_fill
-from kvshm.lease cimport Lease, begin_lease, lease_of_holds, new_lease
+from kvshm.lease cimport Lease, begin_lease, begin_load, lease_of_holds, new_lease
 from kvshm.objects cimport create_object, get_object, put_object
 
 import numpy as np
 
-from kvshm import device as device_of, introspect
+from kvshm import device as device_of, introspect, tier as tier_of
 from kvshm.attach import connect
 from kvshm.errors import Busy, InvalidArgument
 from kvshm.records import ReapReport
@@ -36,6 +36,19 @@ from kvshm.records import ReapReport
 cdef enum:
     PREFIX, SCATTERED, DISTINCT
 _FINDING = ("match", "scattered match", "scan")
+
+
+def _begin(cls, mode, name="auto", *, tier, tier_size, tier_options, timeout, **options):
+    """A new arena object, with its tier; nothing is left attached where that fails."""
+    wanted = tier_of.parse(tier, tier_size, tier_options)
+    arena = connect(cls, mode, name, timeout, **options)
+    if wanted is not None:
+        try:
+            tier_of.join(arena, wanted)
+        except BaseException:
+            arena.close()
+            raise
+    return arena
 
 
 cdef class Arena(Attachment):
@@ -49,7 +62,7 @@ cdef class Arena(Attachment):
     @classmethod
     def open(cls, name="auto", *, size=0, block_bytes=0, identity=None, dir=None, blocks=0,
              label=None, group=None, pin="auto", huge="auto", numa="auto", helper=True,
-             reap_interval=0.5, quota=0, timeout=10.0):
+             reap_interval=0.5, quota=0, timeout=10.0, tier=None, tier_size=0, tier_options=None):
         """Attach to the arena `name`, or create it if there is none.
 
         name: [a-z0-9][a-z0-9_-]*, or "auto": this user and this identity.
@@ -63,23 +76,34 @@ cdef class Arena(Attachment):
         hold or fill at once, 0 = no limit; beyond it OverQuota, a NoSpace. A look-up of many keys
         holds what fits, and raises only if that is nothing.
 
-        Raises IdentityMismatch, LayoutMismatch (also another block size), ArenaNotReady, NoSlot,
-        NoSpace (the mount is too small), PermissionDenied, Unsupported.
+        tier: the NVMe tier, which keeps blocks on disk and over restarts: a file, or one per
+        device, striped; made if absent. tier_size: bytes of all of them, 0 = what is there. Each
+        process that stores or loads by it names it; does not wait for what a file of before holds
+        to be read back. tier_options, a dict: engine "auto", "io_uring" or "threads"; direct, past
+        the page cache, "auto", "require" or "off"; sync=True: a block found on disk survives a
+        power cut (else it may be a miss after one); write "through" (each block that this process
+        registers goes down) or "off" (see tier_store); admit: offers of a key before it is written;
+        queue: blocks that may wait to be written; deadline: seconds after which a transfer counts
+        as stalled.
+
+        Raises IdentityMismatch, LayoutMismatch (also another block size, or what is no tier file),
+        ArenaNotReady, NoSlot, NoSpace (the mount or the disk is too small), Busy (the file belongs
+        to another arena), PermissionDenied, Unsupported.
         """
-        return connect(cls, "open", name, timeout, size=size, block_bytes=block_bytes,
-                       identity=identity, dir=dir, blocks=blocks, label=label, group=group,
-                       pin=pin, huge=huge, numa=numa, helper=helper, reap_interval=reap_interval,
-                       quota=quota)
+        return _begin(cls, "open", name, timeout=timeout, size=size, block_bytes=block_bytes,
+                      identity=identity, dir=dir, blocks=blocks, label=label, group=group,
+                      pin=pin, huge=huge, numa=numa, helper=helper, reap_interval=reap_interval,
+                      quota=quota, tier=tier, tier_size=tier_size, tier_options=tier_options)
 
     @classmethod
     def create(cls, name="auto", **options):
         """As open(), but ArenaExists if there is one."""
-        return connect(cls, "create", name, **Arena.open.__kwdefaults__ | options)
+        return _begin(cls, "create", name, **Arena.open.__kwdefaults__ | options)
 
     @classmethod
     def attach(cls, name="auto", **options):
         """As open(), but ArenaNotFound if there is none."""
-        return connect(cls, "attach", name, **Arena.open.__kwdefaults__ | options)
+        return _begin(cls, "attach", name, **Arena.open.__kwdefaults__ | options)
 
     # Finding and holding
 
@@ -119,13 +143,36 @@ cdef class Arena(Attachment):
         # Of a scattered match n is how many were found; its misses have a place, too.
         return begin_lease(lease, token, wanted.n if how == SCATTERED else <uint32_t>n)
 
-    def match(self, keys, *, touch=True, tag=""):
+    def match(self, keys, *, touch=True, tag="", load=False):
         """The longest prefix of `keys` that is READY, held: a Lease of n blocks, n may be 0.
 
         touch=False does not count as a use for eviction. `pending` of the Lease is the handle of
         the fill that the first miss is being computed in, for wait(), or None.
+
+        load=True: the longest prefix that is in memory or on disk. Never waits for a disk: what is
+        in memory can be used at once, the rest is on its way; see `loading`, wait() and loaded() of
+        the Lease. A load that fails shortens it. Without a tier it is as load=False.
         """
-        return self.find(keys, touch, tag)
+        return self.find_loading(keys, touch, tag) if load else self.find(keys, touch, tag)
+
+    cdef Lease find_loading(self, object keys, bint touch, object tag):
+        cdef Keys wanted = as_keys(keys)
+        cdef uint64_t number = as_tag(tag)
+        cdef uint32_t flags = 0 if touch else KVSHM_NO_TOUCH
+        cdef kvshm_load *load = NULL
+        cdef kvshm_handle pending
+        cdef int64_t n
+        cdef Lease lease
+        self.alive()
+        lease = new_lease(self, tag, wanted.n)
+        pending.seq = 0
+        with nogil:
+            n = kvshm_match_load(self.ptr, wanted.ptr, wanted.n, flags, number, &load, &pending)
+        if n < 0:
+            fail(n, f"match of {wanted.n} keys")
+        if pending.seq:
+            lease.pending = from_handle(pending)
+        return begin_load(lease, load, <uint32_t>n)
 
     def match_scattered(self, keys, *, touch=True, tag=""):
         """Every key by itself: a Lease with an entry for each, its id NONE where there is none."""
@@ -383,6 +430,37 @@ cdef class Arena(Attachment):
             rc = kvshm_ring_guard(self.ptr, fd, place)
         if rc < 0:
             fail(rc, "guard of a ring")
+
+    # The NVMe tier
+
+    def open_tier(self, tier, size=0, **options):
+        """The tier for an arena that was opened without one: as tier, tier_size and tier_options
+        of open(), with the same errors; ArenaExists: there is one. On an error nothing changes."""
+        tier_of.join(self, tier_of.parse(tier, size, options))
+
+    @property
+    def tier(self):
+        """The tier as this process sees it, a kvshm.TierInfo; None if it was opened without one.
+        Walks over its slots."""
+        return tier_of.describe(self)
+
+    def tier_store(self, handles):
+        """Offer blocks to the tier: a Lease, a Handle, several, or an array of them. They need not
+        be held; one that is evicted before its turn is dropped, and one that is on disk by then is
+        not written again. Returns how many were queued: the others were not admitted, or found the
+        queue full."""
+        return tier_of.store(self, handles)
+
+    def tier_drain(self, timeout):
+        """Until all that this process has queued is written or dropped: True; False after `timeout`
+        seconds."""
+        return tier_of.drain(self, timeout)
+
+    def tier_clear(self, timeout=10.0):
+        """Forget every slot that nobody reads or writes, also in the file; how many went. Busy:
+        some are left. TimedOut: the file could not be written within `timeout` seconds, and after a
+        reboot they would be back. Runs no signal handlers meanwhile."""
+        return tier_of.clear(self, timeout)
 
     # Looking after the arena
 

@@ -331,9 +331,12 @@ def register_blocks(blocks, policy="allow"):
     return registered
 
 
-def match_blocks(arena, keys, *, touch=True):
-    """The longest prefix of `keys` that is READY, as a list of ImmutableBlocks."""
+def match_blocks(arena, keys, *, touch=True, load=None):
+    """The longest prefix of `keys` that is READY, as a list of ImmutableBlocks. load: seconds for
+    which what is on disk is waited for; what has not come by then is a miss."""
     cdef Lease lease
-    with arena.match(keys, touch=touch) as found:
+    with arena.match(keys, touch=touch, load=load is not None) as found:
         lease = found
+        if load is not None:
+            lease.wait(load)
         return [_upgrade(lease.arena, as_handle(h), KVSHM_NO_TOUCH) for h in lease.handles]

@@ -33,12 +33,37 @@ class Status(IntEnum):
 
 
 class Presence(IntFlag):
-    """Bits of `Arena.presence`."""
+    """Bits of `Arena.presence`: in memory, on disk, remote, being filled."""
 
     G2 = 1
     G3 = 2
     G4 = 4
     FILLING = 8
+
+
+class LoadState(IntEnum):
+    """What became of a key of `match(load=True)`. NONE: it is not part of the prefix. AWAITED:
+    another process or thread is loading it. FAILED: a miss (checksum, I/O, no room, time)."""
+
+    NONE = 0
+    MEMORY = 1
+    LOADING = 2
+    AWAITED = 3
+    LOADED = 4
+    FAILED = 5
+
+
+class TierState(IntEnum):
+    """Of the NVMe tier, in this process. REBUILDING: descriptors are read back, look-ups find
+    memory only. NO_SPACE: nothing is written, loads go on. STALLED: transfers do not come back in
+    time; it is left alone until they do. FAILED: the file cannot be used any more."""
+
+    NONE = 0
+    REBUILDING = 1
+    OK = 2
+    NO_SPACE = 3
+    STALLED = 4
+    FAILED = 5
 
 
 class State(IntEnum):
@@ -173,6 +198,34 @@ class DeviceRange(NamedTuple):
     first: int
     blocks: int
     foreign: bool
+
+
+class TierInfo(NamedTuple):
+    """The NVMe tier as this process sees it. `state` is a TierState.
+
+    engine: "io_uring" or "threads". direct: past the page cache. why: of the engine, of buffered
+    transfers, or what is wrong; "" = all as wished. files, path: how many, with ":" between them.
+    image: the arena of its slots, for `kvshm stat` and `kvshm verify`. ready: slots that hold a
+    block. rebuild_done of rebuild_total slots have been looked at. queued, in_flight: blocks of
+    this process. align: of offsets in the file. registered: the arena is, as buffers of the ring.
+    """
+
+    state: int
+    engine: str
+    direct: bool
+    why: str
+    files: int
+    path: str
+    image: str
+    slots: int
+    slot_bytes: int
+    ready: int
+    rebuild_done: int
+    rebuild_total: int
+    queued: int
+    in_flight: int
+    align: int
+    registered: bool
 
 
 class ArenaInfo(NamedTuple):

@@ -20,7 +20,7 @@ def test_every_function_is_mirrored():
     assert functions <= words(r"\b(kvshm_\w+)\(", MIRROR)
     assert words(r"(?m)^    (?:const )?[a-z]\w* \*?(kvshm_\w+)\(", MIRROR) - functions <= {
         "kvshm_identity_init", "kvshm_options_init", "kvshm_fill_options_init",
-        "kvshm_device_options_init", "kvshm_policy_init"}
+        "kvshm_device_options_init", "kvshm_policy_init", "kvshm_tier_options_init"}
 
 
 def test_every_type_and_constant_is_mirrored():

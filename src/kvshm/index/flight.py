@@ -97,7 +97,8 @@ class SingleFlight:
         with self._arena.match(rows[have:have + 1], touch=False) as again:
             if len(again):  # finished between the match and our turn to lead
                 return
-        mask = self._arena.presence(rows[have:])
+        # What lies on disk alone is computed: nobody here loads it.
+        mask = self._arena.presence(rows[have:]) & (Presence.G2 | Presence.FILLING)
         taken = np.flatnonzero(mask)
         run = int(taken[0]) if len(taken) else len(mask)
         if run == 0:

@@ -22,8 +22,10 @@ from kvshm.lease cimport Lease
 from kvshm.words cimport inactive, vacant
 
 from kvshm.errors import InvalidArgument
+from kvshm.records import Presence
 
 cdef object _PRIVATE = object()
+_HERE = int(Presence.G2 | Presence.FILLING)
 cdef enum:
     MAX_RUN = 256  # blocks under way that are counted; the limit on waiting ends before that
 cdef double SLICE = 0.1
@@ -69,7 +71,7 @@ cdef class MatchPlan:
     "miss". pending, pending_blocks: the fill that the first missing key is in all the same, and the
     length of that run: the decision was to compute it anyway. states: for each key behind the run,
     uint8 as Arena.presence: 0 is to be computed; 8, somebody else is at it; 1, present behind a
-    gap. fits: free and evictable blocks suffice for the rest (a guess). waited, waits: seconds
+    gap; 2, on disk (a plan does not load: see Arena.match). fits: free and evictable blocks suffice for the rest (a guess). waited, waits: seconds
     spent on others' fills, and how many were awaited.
     """
 
@@ -84,8 +86,8 @@ cdef class MatchPlan:
 
     @property
     def missing(self):
-        """Indices of the keys that nobody has and nobody computes: (k,) int64."""
-        return (self.states == 0).nonzero()[0] + self.reused_blocks
+        """Indices of the keys that nobody has in memory and nobody computes: (k,) int64."""
+        return (self.states & _HERE == 0).nonzero()[0] + self.reused_blocks
 
     def allocate(self, **options):
         """A Fill for all keys behind the run, chained to it; `options` as for Arena.allocate."""

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+@final
+class Load:
+    @property
+    def n(self) -> int: ...
+    @property
+    def under_way(self) -> int: ...
+    @property
+    def states(self) -> npt.NDArray[np.uint8] | None: ...
+    def forget(self, waiter: Any) -> None: ...
+    def silence(self) -> None: ...
