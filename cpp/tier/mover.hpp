@@ -197,7 +197,7 @@ class Mover {
   unsigned rebuild_flying_ = 0;
   bool registered_ = false;
   std::uint32_t epoch_asked_ = 0, cause_ = 0;
-  std::uint64_t wipe_next_ = kNoWipe;    // page of write_pages() that comes next
+  std::uint64_t wipe_next_ = kNoWipe;  // page of write_pages() that comes next
   unsigned wipe_flying_ = 0;
   static constexpr std::uint64_t kNoWipe = ~std::uint64_t{0};
 };

@@ -48,7 +48,7 @@ def on_disk_alone(arena, wanted):
 
 
 def damage(path, key):
-    """Turn one byte of the block of a key over, where it lies in the file. `True` if it was there."""
+    """Turn a byte of the block of a key over, where it lies in the file. True: it was there."""
     data = path.read_bytes()
     at = data.find(content(key))
     if at < 0:
@@ -232,8 +232,8 @@ def test_no_room_for_all(tiered):
 
 def test_it_dies_like_other_leases(arena):
     on_disk_alone(arena, WANTED)
-    lease = arena.match(WANTED, load=True)
-    del lease
+    lost = arena.match(WANTED, load=True)
+    del lost
     gc.collect()
     assert eventually(lambda: gauges(arena)["held"] == gauges(arena)["filling"] == 0)
     with pytest.raises(ZeroDivisionError), arena.match(WANTED, load=True):
@@ -261,8 +261,6 @@ def test_the_arena_is_closed_meanwhile(tiered):
     with pytest.raises((kvshm.Closed, IndexError)):
         lease.view(0)
     lease.release()
-    del lease
-    gc.collect()
 
 
 def test_match_blocks_waits_for_the_disk(arena):
