@@ -43,10 +43,13 @@ typedef struct kvshm_tier_options {
   uint32_t queue;       /* blocks queued to be written at most; 0 = 1024; more are dropped */
   uint32_t deadline_ms; /* a transfer that takes longer: the tier is stalled; 0 = 5000 */
   uint64_t bytes;       /* budget of all files together; 0 = what the file has */
-  uint64_t reserved[8];
+  uint64_t min_speed;   /* bytes a second that computing the blocks anew would make; a tier whose
+                         * loads are slower (measured over 16 MiB and more) is not loaded from, but
+                         * for one try every 10 s; 0 = whatever it makes */
+  uint64_t reserved[7];
 } kvshm_tier_options;
 #define KVSHM_TIER_OPTIONS_INIT \
-  {sizeof(kvshm_tier_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0}}
+  {sizeof(kvshm_tier_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0, 0, 0, 0}}
 
 /* Joins the tier, or makes it; once for a handle, which leaves it when it is closed. Does not wait
  * for descriptors to be read back: until then look-ups find memory only. Errors: -KVSHM_EINUSE (the
@@ -62,7 +65,8 @@ enum { /* state of a tier in this process */
        KVSHM_TIER_OK = 2,
        KVSHM_TIER_NO_SPACE = 3, /* writes fail for want of room; loads go on */
        KVSHM_TIER_STALLED = 4,  /* transfers do not come back in time: taken out until they do */
-       KVSHM_TIER_FAILED = 5    /* the file cannot be used any more: see `why` */
+       KVSHM_TIER_FAILED = 5,   /* the file cannot be used any more: see `why` */
+       KVSHM_TIER_SLOW = 6      /* slower than min_speed: not loaded from; stores go on */
 };
 typedef struct kvshm_tier {
   size_t size;
@@ -71,11 +75,14 @@ typedef struct kvshm_tier {
   uint64_t rebuild_done, rebuild_total;    /* slots looked at, of how many */
   uint32_t queued, in_flight, align, registered; /* align: of offsets, by the file system;
                                                   * registered: 1 = the arena is, as buffers */
-  char image[64]; /* arena of the slots: kvshm stat and verify take it, too */
-  char why[256];  /* why this engine, or why not direct, or what is wrong; "" = as wished */
-  char path[512]; /* its files, ':' between them */
+  uint64_t read_speed; /* bytes a second of its loads of late, while some were under way; 0 = not
+                        * known yet */
+  char image[64];      /* arena of the slots: kvshm stat and verify take it, too */
+  char why[256];       /* why this engine, or why not direct, or what is wrong; "" = as wished */
+  char path[512];      /* its files, ':' between them */
 } kvshm_tier;
-#define KVSHM_TIER_INIT {sizeof(kvshm_tier), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}}
+#define KVSHM_TIER_INIT \
+  {sizeof(kvshm_tier), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}}
 /* -ENOENT: this handle has no tier. */
 KVSHM_API int kvshm_get_tier(kvshm_arena *a, kvshm_tier *out);
 /* One word for a state ("ok", "no space", ...) or an engine ("io_uring", "threads"). */

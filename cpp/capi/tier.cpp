@@ -12,7 +12,8 @@ using namespace kvshm;
 
 namespace {
 
-constexpr const char* kStates[] = {"none", "rebuilding", "ok", "no space", "stalled", "failed"};
+constexpr const char* kStates[] = {"none",    "rebuilding", "ok",  "no space",
+                                   "stalled", "failed",     "slow"};
 constexpr const char* kEngines[] = {"auto", "io_uring", "threads"};
 
 int check(const kvshm_tier_options* o) {

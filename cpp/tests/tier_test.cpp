@@ -266,4 +266,30 @@ TEST(Tier, ASmallerBudgetKeepsTheFirstSlots) {
   EXPECT_EQ(st.st_mode & 0777, 0600u);
 }
 
+// A tier that is slower than computing anew is said to be, and left alone but for a try now and then.
+TEST(Tier, ASlowTierIsNotLoadedFrom) {
+  TierFile file("slow");
+  Pool pool({32, 1 << 20});
+  kvshm_tier_options o = KVSHM_TIER_OPTIONS_INIT;
+  const char* paths[] = {file.path.c_str()};
+  o.paths = paths;
+  o.npaths = 1;
+  o.bytes = 64 << 20;
+  o.min_speed = std::uint64_t{1} << 50;  // no drive makes that
+  ASSERT_EQ(kvshm_tier_open(pool.a, &o), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  const keys_t keys = keys_of(1, 24);
+  cache_chain(pool.a, keys);
+  ASSERT_EQ(kvshm_tier_drain(pool.a, 20000), 0);
+  ASSERT_EQ(kvshm_clear(pool.a), 24);
+  EXPECT_EQ(load_chain(pool.a, keys).right, 24u) << "its speed is not known yet";
+  ASSERT_TRUE(await_tier(pool.a, KVSHM_TIER_SLOW));
+  EXPECT_GT(tier_of(pool.a).read_speed, 0u);
+  ASSERT_EQ(kvshm_clear(pool.a), 24);
+  const keys_t two(keys.begin(), keys.begin() + 2);
+  EXPECT_EQ(load_chain(pool.a, two).right, 2u) << "the try";
+  ASSERT_EQ(kvshm_clear(pool.a), 2);
+  EXPECT_EQ(load_chain(pool.a, keys).promised, 0);
+}
+
 }  // namespace

@@ -19,6 +19,14 @@ constexpr std::uint64_t kReadBytes = std::uint64_t{kReads} * kPiece;
 constexpr std::uint64_t kWriteBytes = std::uint64_t{kWrites} * kPiece;
 constexpr std::int64_t kTickMs = 500;
 constexpr unsigned kRetries = 100;
+constexpr double kClocked = 16 << 20;   // bytes before a speed is said
+constexpr std::int64_t kTryMs = 10000;  // a slow tier is tried again
+
+std::int64_t now_us() {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return std::int64_t(t.tv_sec) * 1000000 + t.tv_nsec / 1000;
+}
 }  // namespace
 
 Mover::Mover(Tier& t)
@@ -156,6 +164,7 @@ int Mover::start_piece(Op* op, std::uint64_t at, std::uint32_t bytes) {
   free_flights_.pop_back();
   flights_[f] = {op, at, bytes, now_ms()};
   op->flying++;
+  if (op->kind == Op::kLoad && !reads_) reading_since_us_ = now_us();
   (t.kind == Transfer::kRead ? reads_ : writes_)++;
   (t.kind == Transfer::kRead ? read_bytes_ : write_bytes_) += bytes;
   in_flight_.fetch_add(1, std::memory_order_relaxed);
@@ -222,6 +231,7 @@ void Mover::land(const Landed& l) {
   const bool read = !op->write() && op->kind != Op::kSync;
   (read ? reads_ : writes_)--;
   (read ? read_bytes_ : write_bytes_) -= f.bytes;
+  if (op->kind == Op::kLoad) clock_reads(l.result > 0 ? std::uint64_t(l.result) : 0);
   op->flying--;
   stalled_ = false;  // something comes back; tick() says otherwise if others do not
   const std::int32_t r = l.result;
@@ -244,6 +254,27 @@ void Mover::land(const Landed& l) {
       again(op, f.offset + std::uint32_t(r), f.bytes - std::uint32_t(r));
   }
   settle(op);
+}
+
+// Bytes of loads over the time in which some were under way, of late.
+void Mover::clock_reads(std::uint64_t bytes) {
+  const std::int64_t now = now_us();
+  clocked_us_ += double(now - reading_since_us_);
+  clocked_bytes_ += double(bytes);
+  reading_since_us_ = now;
+  if (clocked_bytes_ < kClocked) return;
+  read_speed_.store(std::uint64_t(clocked_bytes_ * 1e6 / (clocked_us_ + 1)),
+                    std::memory_order_relaxed);
+  clocked_bytes_ /= 2;
+  clocked_us_ /= 2;
+}
+
+bool Mover::too_slow() {
+  const std::uint64_t speed = read_speed();
+  if (!speed || speed >= t_.options.min_speed) return false;
+  const std::int64_t now = now_ms();
+  std::int64_t at = try_at_.load(std::memory_order_relaxed);
+  return now < at || !try_at_.compare_exchange_strong(at, now + kTryMs, std::memory_order_relaxed);
 }
 
 // Finishes the operation if nothing of it flies or is left to issue.
@@ -313,6 +344,7 @@ void Mover::describe(kvshm_tier* out) {
   out->engine = engine_kind_;
   out->queued = stores_left_;
   out->registered = registered_;
+  out->read_speed = read_speed();
   std::string why = why_;
   if (!t_.files.why().empty()) why += (why.empty() ? "" : "; ") + t_.files.why();
   std::snprintf(out->why, sizeof out->why, "%s", why.c_str());
@@ -329,6 +361,8 @@ void Mover::tell() {
     s = KVSHM_TIER_REBUILDING;
   else if (no_space_)
     s = KVSHM_TIER_NO_SPACE;
+  else if (t_.options.min_speed && read_speed() && read_speed() < t_.options.min_speed)
+    s = KVSHM_TIER_SLOW;
   state_.store(s, std::memory_order_relaxed);
   TierLine& line = t_.image->mine->tier;
   std::uint64_t queued;

@@ -75,6 +75,8 @@ class Mover {
   }
   std::uint32_t state() const { return state_.load(std::memory_order_relaxed); }
   void describe(kvshm_tier* out);
+  bool too_slow();  // and this asker is not the one that tries
+  std::uint64_t read_speed() const { return read_speed_.load(std::memory_order_relaxed); }
 
  private:
   struct Flight {
@@ -100,6 +102,7 @@ class Mover {
   void finish(OpPtr op);
   void tick(std::int64_t now);
   void give_up_late(std::int64_t now);
+  void clock_reads(std::uint64_t bytes);
   void tell();  // to others: the line of this slot
   // engines.cpp
   int open_engine(std::uint32_t want);
@@ -163,6 +166,8 @@ class Mover {
 
   std::atomic<std::uint32_t> state_{KVSHM_TIER_NONE};  // relaxed: a figure; work is checked anew
   std::atomic<std::uint32_t> in_flight_{0};
+  std::atomic<std::uint64_t> read_speed_{0};  // relaxed, as is the next: figures
+  std::atomic<std::int64_t> try_at_{0};
 
   // The thread's own.
   std::vector<Flight> flights_;
@@ -196,6 +201,8 @@ class Mover {
   std::int64_t rebuild_since_ = 0;
   unsigned rebuild_flying_ = 0;
   bool registered_ = false;
+  std::int64_t reading_since_us_ = 0;
+  double clocked_bytes_ = 0, clocked_us_ = 0;
   std::uint32_t epoch_asked_ = 0, cause_ = 0;
   std::uint64_t wipe_next_ = kNoWipe;  // page of write_pages() that comes next
   unsigned wipe_flying_ = 0;

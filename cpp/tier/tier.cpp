@@ -32,7 +32,8 @@ int Tier::open(Arena& a, const kvshm_tier_options& o, std::unique_ptr<Tier>* out
                 o.write,
                 o.admit,
                 o.queue ? o.queue : kQueue,
-                o.deadline_ms ? o.deadline_ms : kDeadlineMs};
+                o.deadline_ms ? o.deadline_ms : kDeadlineMs,
+                o.min_speed};
   if (int rc = t->files.open(o, a.block_bytes, a.path.c_str())) return rc;
   if (int rc = open_image(a, t->files.shape().slots, &t->image)) return rc;
   Arena& image = *t->image;
@@ -85,8 +86,10 @@ bool Tier::stop(std::int64_t deadline_ms) {
 
 bool Tier::serving() const {
   const std::uint32_t s = mover->state();
-  return s == KVSHM_TIER_OK || s == KVSHM_TIER_NO_SPACE;
+  return s == KVSHM_TIER_OK || s == KVSHM_TIER_NO_SPACE || s == KVSHM_TIER_SLOW;
 }
+
+bool Tier::may_load() { return serving() && !(options.min_speed && mover->too_slow()); }
 
 std::uint32_t Tier::offer(const kvshm_handle* h, std::uint32_t n) { return mover->offer(h, n); }
 

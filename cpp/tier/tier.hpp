@@ -32,6 +32,7 @@ constexpr bool unchecked() { return false; }
 
 struct Options {
   std::uint32_t engine = 0, sync = 0, write = 0, admit = 0, queue = 1024, deadline_ms = 5000;
+  std::uint64_t min_speed = 0;
 };
 
 struct Tier {
@@ -42,8 +43,8 @@ struct Tier {
   static int open(Arena& a, const kvshm_tier_options& o, std::unique_ptr<Tier>* out);
   bool stop(std::int64_t deadline_ms);  // no transfer is left; false: not yet
 
-  // Look-ups may find, and stores may go on.
-  bool serving() const;
+  bool serving() const;  // look-ups may find, and load
+  bool may_load();       // the same, but for a slow tier one try now and then
   // Any thread. READY blocks, weakly; how many were queued.
   std::uint32_t offer(const kvshm_handle* h, std::uint32_t n);
   bool writes_through() const { return options.write == KVSHM_TIER_WRITE_THROUGH; }
