@@ -93,9 +93,13 @@ void copy_page(const Arena& image, std::uint64_t p, const std::uint32_t* done, s
   const std::uint64_t first = p * kRecordsPerPage;
   for (std::uint64_t s = first; s < first + kRecordsPerPage && s < image.nblocks; s++) {
     // acquire: the record of who published it
-    const bool ready = is_ready(image.hot[s].word.load(std::memory_order_acquire));
-    if (!ready && std::find(done, done + n, std::uint32_t(s)) == done + n) continue;
+    const word_t w = image.hot[s].word.load(std::memory_order_acquire);
     const Record r = load_record(image, std::uint32_t(s));
+    // One that is being filled and has a record has its data in the file, and its page was written,
+    // or is being: its owner waits for a sync, and must not find it overwritten.
+    if (!is_ready(w) && std::find(done, done + n, std::uint32_t(s)) == done + n &&
+        !(state(w) == kFilling && sound(r, s)))
+      continue;
     std::memcpy(out + (s - first) * kRecordBytes, &r, sizeof r);
   }
 }

@@ -20,8 +20,8 @@ bool alone(const Arena& image);
 
 Record load_record(const Arena& image, std::uint32_t slot);
 void store_record(Arena& image, std::uint32_t slot, const Record& r);
-// The records of page p as the file shall have them: those of READY slots, and of `done` (n slots
-// whose data is in the file, and which this process fills).
+// The records of page p as the file shall have them: those of READY slots, of `done` (n slots whose
+// data is in the file, and which this process fills), and of others that are filled as far as that.
 void copy_page(const Arena& image, std::uint64_t p, const std::uint32_t* done, std::uint32_t n,
                std::byte* out);
 // Counted up before each copy of the page, so that of two writers one sees that it was overtaken.
