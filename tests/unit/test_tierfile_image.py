@@ -92,10 +92,10 @@ def test_a_page_that_is_to_be_written(imaged: Imaged) -> None:
     new_life(imaged, 5, payload)
     assert imaged.damage() == {5: "checksum"}  # announced before its bytes were there: never so
     imaged.file.store(5, payload)
-    assert imaged.states() == {"ok": SLOTS - 1, "stale": 1} and imaged.verify().code == 0
+    assert imaged.states() == {"ok": SLOTS - 1, "behind": 1} and imaged.verify().code == 0
     for old in (bytes(64), b"torn" * 16):
         imaged.file.put(0, 2 * PAGE + 5 * 64, old)
-        assert imaged.states() == {"ok": SLOTS - 1, "stale": 1}
+        assert imaged.states() == {"ok": SLOTS - 1, "behind": 1}
 
 
 def test_the_same_record_and_other_bytes(imaged: Imaged) -> None:

@@ -32,7 +32,8 @@ MEANING = {
     "expired": "its time to live is over",
     "epoch": "of an older epoch of the namespace: nobody looks for it",
     "codec": "packed by a codec that this version does not read",
-    "stale": "the arena has moved on, and the file is to be written",
+    "stale": "the arena has given it up, and its old descriptor is still there",
+    "behind": "right, but its descriptor is not in the file: a restart would lose it",
     "record": "its descriptor is damaged",
     "checksum": "its bytes are not those that its descriptor speaks of",
     "short": "it lies beyond the file's end",
@@ -40,7 +41,7 @@ MEANING = {
     "image": "the arena's descriptor of it is damaged",
 }
 STATES = list(MEANING)
-(EMPTY, OK, DUPLICATE, EXPIRED, EPOCH, CODEC, STALE, RECORD, CHECKSUM, SHORT, UNREADABLE,
+(EMPTY, OK, DUPLICATE, EXPIRED, EPOCH, CODEC, STALE, BEHIND, RECORD, CHECKSUM, SHORT, UNREADABLE,
  IMAGE) = range(len(STATES))
 RUN = 2 << 20  # bytes read at a time, unless a slot is larger
 
@@ -228,7 +229,7 @@ class Check:
         elif check128(data[:length]) != (int(r["check"][0]), int(r["check"][1])):
             result.states[slot] = CHECKSUM
         elif not same:
-            result.states[slot] = STALE
+            result.states[slot] = BEHIND
 
     # -- what is no damage ---------------------------------------------------------------
 
