@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// disk: blocks down to a tier's file and up from it, kept at a depth, as engines do it: the public
-// API, checksums included. Each round says bytes, time and processor time of all threads.
+// disk: blocks down to a tier's file and up from it, as engines do it: by the public API, checksums
+// included, as many at once as the tier makes of it. Each round says bytes, time and processor time of all threads.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -78,65 +78,49 @@ class Drive {
         .add("rebuild_ms", rebuild_ms_);
   }
 
-  // `depth` loads of a block each, at any time. What memory still had does not count.
-  Done read(unsigned depth, std::uint64_t ms) {
-    struct Load {
-      kvshm_load* load = nullptr;
-      std::uint64_t begun = 0;
-      Drive* drive = nullptr;
-    };
-    std::vector<Load> loads(depth);
+  // Two prefixes of so many blocks at any time: as many transfers in flight as the tier makes of
+  // them. What memory still had does not count.
+  Done read(std::uint32_t run, std::uint64_t ms) {
+    Load loads[2];
     std::uint64_t bytes = 0;
     unsigned flying = 0, misses = 0;
-    std::vector<double> took;
     const Measured round(ms);
     auto begin = [&](Load& l) {
       while (!round.over()) {
-        const Key key = next_key();
-        l.begun = now_ns(), l.drive = this;
+        l.drive = this, l.keys.clear();
+        for (std::uint32_t i = 0; i < run; i++) l.keys.push_back(next_key());
         const std::int64_t n =
-            must(kvshm_match_load(a_, key.api(), 1, 0, 0, &l.load, nullptr), "match_load");
-        std::uint8_t status = KVSHM_LD_NONE;
-        if (n) kvshm_load_status(l.load, &status, nullptr);
-        if (n && status != KVSHM_LD_MEMORY) {
+            must(kvshm_match_load(a_, l.keys[0].api(), run, 0, 0, &l.load, nullptr), "match_load");
+        if (n) {
           flying++;
-          must(kvshm_load_notify(
-                   l.load,
-                   [](void* user) {
-                     Load* one = static_cast<Load*>(user);
-                     std::lock_guard<std::mutex> lock(one->drive->mutex_);
-                     one->drive->landed_.push_back(one);
-                     one->drive->changed_.notify_one();
-                   },
-                   &l),
-               "notify");
+          must(kvshm_load_notify(l.load, Load::landed, &l), "notify");
           return;
         }
-        kvshm_load_free(l.load);
         if (++misses > 100000) die("%u look-ups without a block on disk", misses);
       }
     };
     for (Load& l : loads) begin(l);
     while (flying) {
-      std::unique_lock<std::mutex> lock(mutex_);
-      if (!changed_.wait_for(lock, std::chrono::milliseconds(kLimitMs),
-                             [&] { return !landed_.empty(); }))
-        die("a load has not landed in %u ms", kLimitMs);
-      Load& l = *static_cast<Load*>(landed_.front());
-      landed_.pop_front();
-      lock.unlock();
-      took.push_back(double(now_ns() - l.begun));
-      std::uint8_t status = KVSHM_LD_NONE;
-      kvshm_load_status(l.load, &status, nullptr);
-      if (status != KVSHM_LD_LOADED) die("a load failed");
-      kvshm_load_free(l.load);
+      Load* l;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (!changed_.wait_for(lock, std::chrono::milliseconds(kLimitMs),
+                               [&] { return !landed_.empty(); }))
+          die("a load has not landed in %u ms", kLimitMs);
+        l = landed_.front();
+        landed_.pop_front();
+      }
+      std::vector<std::uint8_t> status(run, KVSHM_LD_NONE);
+      kvshm_load_status(l->load, status.data(), nullptr);
+      kvshm_load_free(l->load);
       flying--;
-      bytes += block_;
-      begin(l);
+      for (const std::uint8_t s : status) {
+        if (s == KVSHM_LD_FAILED) die("a load failed");
+        if (s == KVSHM_LD_LOADED) bytes += block_;
+      }
+      begin(*l);
     }
-    Done d = round.done(bytes);
-    d.took = std::move(took);
-    return d;
+    return round.done(bytes);
   }
 
   // One at a time, in the caller's thread.
@@ -236,6 +220,20 @@ class Drive {
     return make_keys(1, order_[at_++ % order_.size()], 1)[0];
   }
 
+  struct Load {
+    kvshm_load* load = nullptr;
+    std::vector<Key> keys;
+    Drive* drive = nullptr;
+    static void landed(void* user) {
+      auto* one = static_cast<Load*>(user);
+      {
+        std::lock_guard<std::mutex> lock(one->drive->mutex_);
+        one->drive->landed_.push_back(one);
+      }
+      one->drive->changed_.notify_one();
+    }
+  };
+
   std::string name_, path_;
   kvshm_arena* a_ = nullptr;
   kvshm_tier tier_ = KVSHM_TIER_INIT;
@@ -244,7 +242,7 @@ class Drive {
   std::vector<std::uint32_t> order_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<void*> landed_;
+  std::deque<Load*> landed_;
   std::deque<kvshm_handle> held_;
 };
 
@@ -252,12 +250,12 @@ class Drive {
 
 int disk(const Args& args) {
   Drive drive(args);
-  const auto depth = unsigned(args.number("depth", 4));
+  const auto run = unsigned(args.number("run", 16));
   Line facts;
   drive.facts(facts);
   return serve(facts, [&](const Order& order, Line& out) {
     Done d;
-    if (order.word == "read") d = drive.read(depth, order.number);
+    if (order.word == "read") d = drive.read(run, order.number);
     if (order.word == "one") d = drive.one(order.number);
     if (order.word == "write") d = drive.write(order.number, ~std::uint64_t{0});
     if (order.word == "hash") d = drive.hash(order.number);
