@@ -98,6 +98,7 @@ void Mover::loop() {
       continue;
     }
     for (int i = 0; i < n; i++) land(landed[i]);
+    if (const int rc = check_loads()) change_engine(rc);
     if (n) tell();
   }
   leave_engine();
@@ -286,10 +287,32 @@ void Mover::settle(Op* op) {
     OpPtr mine = std::move(flying_[i]);
     flying_[i] = std::move(flying_.back());
     flying_.pop_back();
-    finish(std::move(mine));
+    if (mine->kind == Op::kLoad && !mine->rc)
+      come_.push_back(std::move(mine));
+    else
+      finish(std::move(mine));
     return;
   }
   // Else it stands in a queue of those with pieces left to issue, which finishes it.
+}
+
+// Blocks land in bursts, and to check many takes longer than to read one: the disk is given the next
+// before each. The engine's code if it is of no use any more.
+int Mover::check_loads() {
+  Landed landed[64];
+  int rc = 0;
+  while (!come_.empty()) {
+    if (!rc && come_.size() > 1 && !ready_loads_.empty()) {
+      issue();
+      const int n = engine_->wait(landed, 64, 0);
+      if (n < 0) rc = n;
+      for (int i = 0; i < n; i++) land(landed[i]);
+    }
+    OpPtr op = std::move(come_.front());
+    come_.pop_front();
+    finish(std::move(op));
+  }
+  return rc;
 }
 
 void Mover::finish(OpPtr op) {

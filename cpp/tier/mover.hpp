@@ -99,6 +99,7 @@ class Mover {
   void land(const Landed& l);
   void again(Op* op, std::uint64_t at, std::uint32_t bytes);
   void settle(Op* op);
+  int check_loads();
   void finish(OpPtr op);
   void tick(std::int64_t now);
   void give_up_late(std::int64_t now);
@@ -174,6 +175,8 @@ class Mover {
   std::vector<std::uint32_t> free_flights_;
   std::deque<OpPtr> ready_loads_, ready_writes_;  // begun, with pieces to issue
   std::vector<OpPtr> flying_;                     // all pieces issued
+  std::deque<OpPtr> come_;                        // loads that have landed, to be checked
+  std::vector<std::unique_ptr<Bounce>> pages_;    // for pages to come
   struct Piece {
     Op* op;
     std::uint64_t at;

@@ -17,6 +17,7 @@ namespace {
 constexpr unsigned kPageSlots = 16;     // a page is written for so many slots, or when it is quiet
 constexpr std::int64_t kPageMs = 20;    // or so old
 constexpr std::int64_t kParkMs = 4000;  // slots without room are tried again
+constexpr unsigned kKeptPages = 32;     // buffers: to map one takes as long as to write it
 constexpr unsigned kParents = 256;
 constexpr unsigned kStores = 16, kBatch = 4;  // at once; begun before the disk is looked at again
 
@@ -255,6 +256,10 @@ void Mover::flush_pages(bool all) {
 }
 
 void Mover::begin_page(OpPtr op) {
+  if (!op->bounce && !pages_.empty()) {
+    op->bounce = std::move(pages_.back());
+    pages_.pop_back();
+  }
   if (!op->bounce) op->bounce = std::make_unique<Bounce>(kPageBytes);
   if (!op->bounce->get()) {
     op->rc = -ENOMEM;
@@ -282,6 +287,7 @@ void Mover::end_page(OpPtr op) {
     // Another process copied the page meanwhile, and the two writes may have landed in any order.
     const std::uint64_t now = page_version(*t_.image, op->number).load(std::memory_order_acquire);
     if (now != op->version && op->retries++ < 4) return begin_page(std::move(op));
+    if (pages_.size() < kKeptPages) pages_.push_back(std::move(op->bounce));
     if (t_.options.sync && !op->slots.empty()) {
       auto sync = std::make_unique<Op>();
       sync->kind = Op::kSync;

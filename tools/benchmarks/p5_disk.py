@@ -48,7 +48,8 @@ def measure(bench: Bench, disk: Disk) -> list[Row]:
             bench.progress.step(f"filling a tier, {size}", 0)
             role = bench.role(
                 stack, "disk", name=f"bench-{os.getpid()}-{number}", file=folder / "tier",
-                bytes=disk.file_bytes, block=block, memory=min(MEMORY, disk.file_bytes // 4), run=RUN)
+                bytes=disk.file_bytes, block=block, run=RUN,
+                memory=min(MEMORY, disk.file_bytes // 4))
             _ = role.facts
             fio.run(beside, disk.file_bytes, "write", 2 << 20, 8, 0)  # every byte once
             for way, depths in DEPTHS.items():
