@@ -205,7 +205,8 @@ KVSHM_API int kvshm_attach(kvshm_arena **out, const char *name,
  * itself stays. With a device registration that takes longer to undo than the time-out: -EBUSY,
  * with all else done; the undoing goes on by itself, and the next close waits for its end. */
 KVSHM_API int kvshm_close(kvshm_arena *a, uint32_t timeout_ms);
-/* Mark dead and unlink. -KVSHM_EINUSE while a process is attached, unless force. -ENOENT. */
+/* Mark dead and unlink, with the image of its tier, whose file stays. -KVSHM_EINUSE while a process
+ * is attached, unless force. -ENOENT. */
 KVSHM_API int kvshm_remove(const char *name, const char *dir, int force);
 /* The name that "auto" stands for. Returns its length. */
 KVSHM_API int64_t kvshm_auto_name(const kvshm_identity *id, char *buf, size_t cap);

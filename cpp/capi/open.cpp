@@ -168,6 +168,7 @@ int kvshm_remove(const char* name, const char* dir, int force) {
   int rc;
   try {
     rc = remove_object(name, dir, force != 0);
+    if (!rc) rc = tier::remove_image(name, dir, force != 0);
   } catch (...) {
     rc = -ENOMEM;
   }

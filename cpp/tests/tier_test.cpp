@@ -292,4 +292,24 @@ TEST(Tier, ASlowTierIsNotLoadedFrom) {
   EXPECT_EQ(load_chain(pool.a, keys).promised, 0);
 }
 
+TEST(Tier, TheImageGoesWithItsArena) {
+  TierFile file("gone");
+  Pool pool({16, 4096}), lookalike({16, 4096});
+  ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
+  pool.leave();
+  const std::string image = "/dev/shm/kvshm." + pool.name + "-g3";
+  EXPECT_EQ(access(image.c_str(), F_OK), 0);
+  EXPECT_EQ(kvshm_remove(pool.name.c_str(), nullptr, 0), 0) << kvshm_last_error();
+  EXPECT_NE(access(image.c_str(), F_OK), 0);
+  EXPECT_EQ(access(file.path.c_str(), F_OK), 0);
+  // An arena that only has such a name is nobody's image.
+  kvshm_options o = options({16, 64});
+  kvshm_arena* other = nullptr;
+  ASSERT_EQ(kvshm_create(&other, (lookalike.name + "-g3").c_str(), &o), 0);
+  kvshm_close(other, 1000);
+  lookalike.leave();
+  EXPECT_EQ(kvshm_remove(lookalike.name.c_str(), nullptr, 0), 0);
+  EXPECT_EQ(kvshm_remove((lookalike.name + "-g3").c_str(), nullptr, 0), 0);
+}
+
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -59,6 +60,21 @@ int open_image(const Arena& g2, std::uint64_t slots, std::unique_ptr<Arena>* out
               "the tier of arena %s is in use with another number of slots than %llu: end its "
               "processes first",
               g2.name.c_str(), (unsigned long long)slots);
+}
+
+int remove_image(const char* name, const char* dir, bool force) {
+  const std::string image = std::string(name) + "-g3";
+  if (image.size() > KVSHM_NAME_MAX) return 0;
+  File f(::open(object_path(dir, image.c_str()).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  std::uint64_t magic = 0;
+  char path = 0;  // an arena of that name that is no image has none
+  if (!f || pread(f.get(), &magic, sizeof magic, 0) != ssize_t(sizeof magic) ||
+      magic != ::kvshm::kMagic ||
+      pread(f.get(), &path, 1, offsetof(::kvshm::Superblock, tier) + offsetof(TierNote, path)) !=
+          1 ||
+      !path)
+    return 0;
+  return remove_object(image.c_str(), dir, force);
 }
 
 bool alone(const Arena& image) {

@@ -15,6 +15,8 @@ namespace kvshm::tier {
 // Attaches the image of g2's tier, or makes it with so many slots. -KVSHM_EGEOMETRY: it has another
 // number, and processes are attached to it.
 int open_image(const Arena& g2, std::uint64_t slots, std::unique_ptr<Arena>* out);
+// The image of an arena that is removed goes with it, if it is one. 0, also where there is none.
+int remove_image(const char* name, const char* dir, bool force);
 // Nobody but this process is attached.
 bool alone(const Arena& image);
 
