@@ -22,7 +22,7 @@
  *  8 Death     Whatever a process holds is given back after its death without its help.
  *  9 Noise     The library prints nothing and never ends the process; see kvshm_set_log().
  *
- * It includes its further parts (kvshm_device.h, kvshm_limits.h, kvshm_pages.h, kvshm_policy.h,
+ * It includes its further parts (kvshm_device.h, kvshm_gds.h, kvshm_limits.h, kvshm_pages.h, kvshm_policy.h,
  * kvshm_tier.h) at its end: a program includes this file alone.
  */
 #ifndef KVSHM_H
@@ -660,6 +660,7 @@ KVSHM_API int kvshm_resign(kvshm_arena *a, uint32_t post);
 #endif
 
 #include "kvshm_device.h" /* registration with a device */
+#include "kvshm_gds.h"    /* blocks from NVMe to a GPU */
 #include "kvshm_limits.h" /* tenants: quotas and shares; the budget of pins */
 #include "kvshm_pages.h"  /* copies between an engine's paged KV tensors and blocks */
 #include "kvshm_policy.h" /* the built-in eviction policies and their controller */

@@ -13,6 +13,7 @@
 
 #include "support.hpp"
 #include "tier/record.hpp"
+#include "tier_support.hpp"
 
 using namespace kvshm_test;
 using kvshm::tier::Extent;
@@ -426,6 +427,83 @@ TEST_F(Gds, ByTheHostWithODirect) {
   const auto p = pieces(4);
   ASSERT_EQ(gds->store(&e, p.data(), 3), 0) << kvshm_last_error();
   EXPECT_EQ(gds->load(e, p.data(), 3), 0) << kvshm_last_error();
+}
+
+// Through a tier: from disk by either path, from memory, and a miss; none of it keeps a slot held.
+TEST_F(Gds, BlocksOfATier) {
+  if (!alone()) return;
+  TierFile where("gds");
+  Pool pool({.blocks = 16, .block_bytes = kSlot});
+  ASSERT_EQ(open_tier(pool.a, where.path), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  const keys_t keys = keys_of(1, 12);
+  cache_chain(pool.a, keys);
+  ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+  auto from_device = [&](std::size_t i) {  // into the device, and as a payload from there
+    std::fill(device.begin(), device.begin() + kSlot, 0);
+    const kvshm_gds_piece p[2] = {{at(1000), 30000, 0}, {at(40000), kSlot - 30000, 30000}};
+    return kvshm_gds_load(pool.a, raw(keys[i]), p, 2, 10000);
+  };
+  auto right = [&](std::size_t i) {
+    handles_t h(1);
+    EXPECT_EQ(kvshm_allocate(pool.a, 1, nullptr, nullptr, h.data(), nullptr, nullptr), 0);
+    auto* data = static_cast<std::uint8_t*>(kvshm_block_data(pool.a, h[0].id));
+    std::memcpy(data, device.data() + 1000, 30000);
+    std::memcpy(data + 30000, device.data() + 40000, kSlot - 30000);
+    const bool yes = payload_right(pool.a, h[0].id, keys[i]);
+    EXPECT_EQ(abort_fills(pool.a, h), 0);
+    return yes;
+  };
+  EXPECT_EQ(from_device(0), -ENOENT) << "not open";
+  options.load = KVSHM_REQUIRE;
+  ASSERT_EQ(kvshm_gds_open(pool.a, &options), 0) << kvshm_last_error();
+  EXPECT_EQ(kvshm_gds_open(pool.a, &options), -EEXIST);
+  EXPECT_EQ(from_device(0), 0) << kvshm_last_error();  // in memory yet
+  EXPECT_TRUE(right(0));
+  ASSERT_EQ(kvshm_evict(pool.a, raw(keys), 12), 12);
+  for (std::size_t i = 0; i < keys.size(); i++) {
+    ASSERT_EQ(from_device(i), 0) << kvshm_last_error();
+    EXPECT_TRUE(right(i)) << i;
+    EXPECT_FALSE(present(pool.a, keys[i])) << "by way of memory";
+  }
+  auto now = sized<kvshm_gds>();
+  ASSERT_EQ(kvshm_get_gds(pool.a, &now), 0);
+  EXPECT_EQ(now.loads[KVSHM_GDS_NONE], 1u);
+  EXPECT_EQ(now.loads[KVSHM_GDS_DIRECT], 12u);
+  EXPECT_EQ(now.loads[KVSHM_GDS_HOST], 0u);
+  EXPECT_EQ(kvshm_tier_clear(pool.a, 10000), 12) << "a slot is held";
+  EXPECT_EQ(from_device(3), -ENOENT);
+}
+
+// The 5th read fails: that load and those after it are served, by way of memory.
+TEST_F(Gds, ATierGoesOnByTheHost) {
+  if (!alone()) return;
+  TierFile where("gds");
+  Pool pool({.blocks = 16, .block_bytes = kSlot});
+  ASSERT_EQ(open_tier(pool.a, where.path), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  const keys_t keys = keys_of(1, 12);
+  cache_chain(pool.a, keys);
+  ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+  ASSERT_EQ(kvshm_evict(pool.a, raw(keys), 12), 12);
+  fails("read=5");
+  options.load = KVSHM_AUTO;
+  ASSERT_EQ(kvshm_gds_open(pool.a, &options), 0) << kvshm_last_error();
+  const kvshm_gds_piece p = {at(0), kSlot, 0};
+  for (std::size_t i = 0; i < keys.size(); i++) {
+    ASSERT_EQ(kvshm_gds_load(pool.a, raw(keys[i]), &p, 1, 10000), 0) << i << kvshm_last_error();
+    handles_t h(1);
+    ASSERT_EQ(kvshm_allocate(pool.a, 1, nullptr, nullptr, h.data(), nullptr, nullptr), 0);
+    std::memcpy(kvshm_block_data(pool.a, h[0].id), device.data(), kSlot);
+    EXPECT_TRUE(payload_right(pool.a, h[0].id, keys[i])) << i;
+    EXPECT_EQ(abort_fills(pool.a, h), 0);
+    EXPECT_EQ(present(pool.a, keys[i]), i > 4) << i;
+  }
+  auto now = sized<kvshm_gds>();
+  ASSERT_EQ(kvshm_get_gds(pool.a, &now), 0);
+  EXPECT_EQ(now.loads[KVSHM_GDS_DIRECT], 4u);
+  EXPECT_EQ(now.loads[KVSHM_GDS_HOST], 8u);
+  EXPECT_EQ(now.switches, 1u);
 }
 
 }  // namespace

@@ -244,13 +244,19 @@ bool Gds::move(const Extent& e, const kvshm_gds_piece& p, Way way, std::string* 
   return true;
 }
 
-int Gds::copy(void* host, const kvshm_gds_piece* p, std::uint32_t n, bool to_device) {
+int Gds::load_from(void* host, std::uint32_t bytes, const kvshm_gds_piece* p, std::uint32_t n,
+                   std::uint32_t from) {
+  std::uint64_t covered = 0;
+  Extent e;
+  e.bytes = bytes;
+  if (int rc = check(e, p, n, bytes, &covered)) return rc;
   if (!session_.driver) return fail(-KVSHM_EUNSUPPORTED, "no device: %s", why_.c_str());
   Current now(session_);
   if (now.rc()) return refused(*session_.driver, now.rc(), "the context");
   StageLease stage(*this);
   if (int rc = stage.make()) return rc;
-  return copy(*stage, static_cast<std::byte*>(host), p, n, to_device);
+  if (int rc = copy(*stage, static_cast<std::byte*>(host), p, n, true)) return rc;
+  return done(kLoad, from, covered);
 }
 
 int Gds::copy(Stage& s, std::byte* host, const kvshm_gds_piece* p, std::uint32_t n,

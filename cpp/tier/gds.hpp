@@ -37,8 +37,11 @@ class Gds {
   int load(const Extent& e, const kvshm_gds_piece* p, std::uint32_t n);
   // From pieces that make up the whole extent; *check is what they are.
   int store(Extent* e, const kvshm_gds_piece* p, std::uint32_t n);
-  // From, or into, memory of the host that holds the block.
-  int copy(void* host, const kvshm_gds_piece* p, std::uint32_t n, bool to_device);
+  bool loads_direct() { return path(kLoad) == KVSHM_GDS_DIRECT; }
+  // From memory of the host that holds the block. from: KVSHM_GDS_HOST, it was brought there for
+  // this; KVSHM_GDS_NONE, it was there.
+  int load_from(void* host, std::uint32_t bytes, const kvshm_gds_piece* p, std::uint32_t n,
+                std::uint32_t from);
   // Paths and figures.
   void describe(kvshm_gds* out);
 

@@ -9,6 +9,7 @@
 #include "arena/lock.hpp"
 #include "blocks/sweep.hpp"
 #include "device/guard.hpp"
+#include "tier/gds.hpp"
 #include "tier/mover.hpp"
 
 namespace kvshm::tier {

@@ -21,6 +21,7 @@
 
 namespace kvshm::tier {
 
+class Gds;
 class Mover;
 
 #ifdef KVSHM_STEPS
@@ -57,6 +58,9 @@ struct Tier {
   Files files;
   Options options;
   std::unique_ptr<Mover> mover;
+  std::mutex gds_mutex;
+  std::unique_ptr<Gds> gds_owner;  // under gds_mutex
+  std::atomic<Gds*> gds{nullptr};  // the same, for calls: acquire, of the one release store
 };
 
 // The look-up of kvshm_match_load, memory hits held, transfers handed to the mover. t may be null.
