@@ -39,7 +39,7 @@ cdef extern from "kvshm.h" nogil:
     int KVSHM_TIER_FILES, KVSHM_TIER_AUTO, KVSHM_TIER_URING, KVSHM_TIER_THREADS
     int KVSHM_TIER_WRITE_THROUGH, KVSHM_TIER_WRITE_OFF
     int KVSHM_TIER_NONE, KVSHM_TIER_REBUILDING, KVSHM_TIER_OK, KVSHM_TIER_NO_SPACE
-    int KVSHM_TIER_STALLED, KVSHM_TIER_FAILED
+    int KVSHM_TIER_STALLED, KVSHM_TIER_FAILED, KVSHM_TIER_SLOW
     int KVSHM_LD_NONE, KVSHM_LD_MEMORY, KVSHM_LD_LOADING, KVSHM_LD_AWAITED, KVSHM_LD_LOADED
     int KVSHM_LD_FAILED, KVSHM_NO_LOAD
 
@@ -280,13 +280,14 @@ cdef extern from "kvshm.h" nogil:
         size_t size
         const char *const *paths
         uint32_t npaths, engine, direct, sync, write, admit, queue, deadline_ms
-        uint64_t bytes
+        uint64_t bytes, min_speed
 
     ctypedef struct kvshm_tier:
         size_t size
         uint32_t state, engine, direct, files
         uint64_t slots, slot_bytes, slots_ready, rebuild_done, rebuild_total
         uint32_t queued, in_flight, align, registered
+        uint64_t read_speed
         char image[64]
         char why[256]
         char path[512]

@@ -85,7 +85,8 @@ cdef class Arena(Attachment):
         power cut (else it may be a miss after one); write "through" (each block that this process
         registers goes down) or "off" (see tier_store); admit: offers of a key before it is written;
         queue: blocks that may wait to be written; deadline: seconds after which a transfer counts
-        as stalled.
+        as stalled; min_speed: bytes a second, or text like "800MiB", that computing the blocks anew
+        would make: a slower tier is not loaded from.
 
         Raises IdentityMismatch, LayoutMismatch (also another block size, or what is no tier file),
         ArenaNotReady, NoSlot, NoSpace (the mount or the disk is too small), Busy (the file belongs

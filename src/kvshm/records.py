@@ -56,7 +56,8 @@ class LoadState(IntEnum):
 class TierState(IntEnum):
     """Of the NVMe tier, in this process. REBUILDING: descriptors are read back, look-ups find
     memory only. NO_SPACE: nothing is written, loads go on. STALLED: transfers do not come back in
-    time; it is left alone until they do. FAILED: the file cannot be used any more."""
+    time; it is left alone until they do. FAILED: the file cannot be used any more. SLOW: not loaded
+    from, since computing is faster (the option min_speed); stores go on."""
 
     NONE = 0
     REBUILDING = 1
@@ -64,6 +65,7 @@ class TierState(IntEnum):
     NO_SPACE = 3
     STALLED = 4
     FAILED = 5
+    SLOW = 6
 
 
 class State(IntEnum):
@@ -208,6 +210,7 @@ class TierInfo(NamedTuple):
     image: the arena of its slots, for `kvshm stat` and `kvshm verify`. ready: slots that hold a
     block. rebuild_done of rebuild_total slots have been looked at. queued, in_flight: blocks of
     this process. align: of offsets in the file. registered: the arena is, as buffers of the ring.
+    read_speed: bytes a second of its loads of late; 0 = not known yet.
     """
 
     state: int
@@ -226,6 +229,7 @@ class TierInfo(NamedTuple):
     in_flight: int
     align: int
     registered: bool
+    read_speed: int
 
 
 class ArenaInfo(NamedTuple):

@@ -30,7 +30,7 @@ _CHOICES = {
     "direct": {"auto": KVSHM_AUTO, "require": KVSHM_REQUIRE, "off": KVSHM_OFF},
     "write": {"through": KVSHM_TIER_WRITE_THROUGH, "off": KVSHM_TIER_WRITE_OFF},
 }
-_NAMES = (*_CHOICES, "sync", "admit", "queue", "deadline")
+_NAMES = (*_CHOICES, "sync", "admit", "queue", "deadline", "min_speed")
 
 
 @cython.final
@@ -71,6 +71,7 @@ cdef class TierOptions:
         self.c.sync = bool(given.get("sync", False))
         self.c.admit = as_number(given.get("admit", 1), "tier admit")
         self.c.queue = as_number(given.get("queue", 0), "tier queue")
+        self.c.min_speed = as_size(given.get("min_speed", 0), "tier min_speed")
         self.c.deadline_ms = as_number(as_ms(given.get("deadline"), "tier deadline"),
                                        "tier deadline, milliseconds")
 
@@ -118,7 +119,7 @@ def describe(Attachment arena):
         path=t.path.decode("utf-8", "surrogateescape"), image=t.image.decode(), slots=t.slots,
         slot_bytes=t.slot_bytes, ready=t.slots_ready, rebuild_done=t.rebuild_done,
         rebuild_total=t.rebuild_total, queued=t.queued, in_flight=t.in_flight, align=t.align,
-        registered=bool(t.registered))
+        registered=bool(t.registered), read_speed=t.read_speed)
 
 
 def store(Attachment arena, handles):

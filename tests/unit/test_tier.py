@@ -77,6 +77,7 @@ def right(lease, wanted):
     ({"tier": "x", "tier_options": {"write": "back"}}, "through, off"),
     ({"tier": "x", "tier_options": {"admit": 1.5}}, "admit"),
     ({"tier": "x", "tier_options": {"deadline": -1}}, "deadline"),
+    ({"tier": "x", "tier_options": {"min_speed": "fast"}}, "min_speed"),
     ({"tier": "x", "tier_options": ["sync"]}, "a dict")], ids=str)
 def test_wrong_options_are_refused_before_anything_is_made(new_name, tmp_path, monkeypatch, options,
                                                            words):
