@@ -306,7 +306,7 @@ def test_rm(arena_name: str, documents: Any) -> None:
     jsonschema.validate(preview.json, documents)
     assert (preview.code, preview.json["done"], preview.json["bare_unlink"]) == (1, False, False)
     assert (shm_dir / f"kvshm.{arena_name}").exists()
-    assert kvshm_cli("rm", arena_name).out == f"{arena_name}: removed (2.15 MiB)\n"
+    assert kvshm_cli("rm", arena_name).out == f"{arena_name}: removed (2.16 MiB)\n"
     assert kvshm_cli("rm", arena_name).code == 3
 
 
@@ -371,7 +371,8 @@ def test_examples_in_the_documentation_are_valid(documents: Any) -> None:
     for example in examples:
         jsonschema.validate(example, documents)
         kinds.add(example["kind"])
-    assert kinds == {"list", "stat", "interval", "verify", "reap", "quota", "pin", "rm"}
+    assert kinds == {"list", "stat", "interval", "verify", "verify-tier", "reap", "quota", "pin",
+                     "rm"}
 
 
 def test_list_survives_an_object_that_is_cut_short(source: Path, tmp_path: Path,

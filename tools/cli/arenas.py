@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     from ..inspector.view import View
 
 
+IMAGE = "-g3"
+
+
 def choose(name: str | None, folder: str | None) -> str:
     """The name given, or that of the only arena there is."""
     where = folder or objects.SHM
     if name is None:
-        there = names(folder)
+        found = names(folder)
+        there = [one for one in found if not is_image(one, found)]
         if not there:
             raise Failure(NO_ARENA, "", f"no arena in {where}",
                           "`kvshm list --dir DIR` looks elsewhere")
@@ -28,6 +32,11 @@ def choose(name: str | None, folder: str | None) -> str:
     if not name or "/" in name or "\0" in name:
         raise Failure(USAGE, "", f"{name!r} cannot be an arena's name", "`kvshm list` shows names")
     return name
+
+
+def is_image(name: str, names: list[str]) -> bool:
+    """Of the tier of one of them: no arena to be named by itself."""
+    return name.endswith(IMAGE) and name[:-len(IMAGE)] in names
 
 
 def names(folder: str | None) -> list[str]:

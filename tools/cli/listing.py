@@ -19,9 +19,13 @@ HEAD = ["NAME", "SIZE", "USED", "BLOCKS", "PROCS", "STATE", "LAYOUT"]
 def run(args: argparse.Namespace) -> int:
     found = []
     for folder in [None, *dict.fromkeys(args.dir)]:
-        for name in arenas.names(folder):
+        for name in (there := arenas.names(folder)):
+            if arenas.is_image(name, there):
+                continue  # shown with its arena
             try:
                 found.append(describe(name, folder))
+                image = name + arenas.IMAGE
+                found[-1]["tier"] = _tier(image, folder, found[-1]) if image in there else None
             except FileNotFoundError:
                 continue  # removed since the directory was read
             if folder is None or found[-1]["processes_alive"]:  # else a copy, or nobody's
@@ -30,9 +34,10 @@ def run(args: argparse.Namespace) -> int:
         text.print_json(text.document("list", arenas=found))
     elif not args.quiet:
         if found:
-            print(text.table(HEAD, [_row(one) for one in found], right=["SIZE", "USED", "BLOCKS"],
+            rows = [row for one in found for row in _rows(one)]
+            print(text.table(HEAD, rows, right=["SIZE", "USED", "BLOCKS"],
                              color=text.wants_color(args.no_color),
-                             alarm=["dead", "damaged", "foreign"]))
+                             alarm=["dead", "damaged", "foreign", "stalled", "failed"]))
     return FINE
 
 
@@ -44,7 +49,7 @@ def describe(name: str, folder: str | None) -> dict[str, Any]:
         name=name, path=path, bytes=status.st_size, uid=status.st_uid,
         mode=f"{status.st_mode & 0o7777:04o}", state="", detail="", layout_version=None,
         block_bytes=None, blocks_total=None, blocks_free=None, used_blocks=None, used_bytes=None,
-        processes_alive=None, processes_dead=None)
+        processes_alive=None, processes_dead=None, tier=None)
     try:
         fd, verdict = arenas.look_up(name, folder)
     except Failure as e:
@@ -70,6 +75,38 @@ def _figures(fd: int, g: Geometry) -> dict[str, Any]:
                 block_bytes=g.block_bytes, blocks_total=g.blocks, blocks_free=free,
                 used_blocks=used, used_bytes=used * g.block_bytes, processes_alive=alive,
                 processes_dead=dead)
+
+
+def _tier(image: str, folder: str | None, arena: dict[str, Any]) -> dict[str, Any] | None:
+    """The image beneath its arena: None if it went meanwhile."""
+    from ..inspector import tiers
+
+    try:
+        one = describe(image, folder)
+    except FileNotFoundError:
+        return None
+    state, used = one["state"], None
+    if one["blocks_total"] is not None:
+        with open(one["path"], "rb") as file:
+            state = tiers.glance(file.fileno())
+        if arena["block_bytes"] is not None:
+            used = one["used_blocks"] * arena["block_bytes"]
+    return dict(image=image, state=state, bytes=one["bytes"], slots=one["blocks_total"],
+                slots_used=one["used_blocks"], used_bytes=used,
+                processes_alive=one["processes_alive"], processes_dead=one["processes_dead"])
+
+
+def _rows(one: dict[str, Any]) -> list[list[str]]:
+    t = one["tier"]
+    if t is None or t["slots"] is None or one["block_bytes"] is None:
+        return [_row(one)]
+    percent = f"{100 * t['slots_used'] // t['slots']}%"
+    dead = f" (+{t['processes_dead']})" if t["processes_dead"] else ""
+    return [_row(one), [
+        f"  {text.clean(t['image'])}", text.size(t["bytes"]),
+        f"{text.size(t['used_bytes'])} {percent}",
+        f"{t['slots']} x {text.size(one['block_bytes'])}",
+        f"{t['processes_alive']}{dead}", f"disk: {t['state']}", ""]]
 
 
 def _row(one: dict[str, Any]) -> list[str]:

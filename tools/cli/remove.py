@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..inspector import layout, locks, objects
-from . import text
+from ..inspector import layout, locks, objects, tiers
+from . import text, tier
 from .arenas import choose, look_up, refuse
 from .failures import DENIED, FINE, FOUND, NO_ARENA, NOT_READY, Failure, from_core
 
@@ -26,6 +26,11 @@ def run(args: argparse.Namespace) -> int:
         if fd is not None:
             os.close(fd)
     bare = verdict.kind not in _CORE
+    image, files = None, ""
+    if (found := tier.open_image(name, args.dir)) is not None:
+        with found:
+            image, files = found.name, tiers.files(found)
+            users = max(users, sum(found.live_slots()))
     if users and not args.force:
         attached = text.many(users, "process is", "processes are")
         raise Failure(NOT_READY, name, f"{attached} attached",
@@ -34,16 +39,20 @@ def run(args: argparse.Namespace) -> int:
         raise refuse(name, verdict)
     if not args.dry_run:
         (_unlink if bare else _remove)(name, args.dir, args.force)
+        if image is not None:
+            _remove(image, args.dir, args.force)
     if args.json:
         text.print_json(text.document(
             "rm", name=name, path=objects.path_of(name, args.dir), state=verdict.kind, bytes=size,
-            processes_alive=users, bare_unlink=bare, done=not args.dry_run))
+            processes_alive=users, bare_unlink=bare, done=not args.dry_run,
+            tier=None if image is None else dict(image=image, files=files)))
     elif not args.quiet:
         verb = "would be removed" if args.dry_run else "removed"
         how = f", by a bare unlink: {verdict.kind} ({verdict.why})" if bare else ""
         users_are = text.many(users, "process uses", "processes use")
         still = f"; {users_are} its memory still" if users else ""
-        print(f"{text.clean(name)}: {verb} ({text.size(size)}){how}{still}")
+        stays = f"; its blocks on disk stay in {text.clean(files)}" if image is not None else ""
+        print(f"{text.clean(name)}: {verb} ({text.size(size)}){how}{still}{stays}")
     return FOUND if args.dry_run else FINE
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..inspector import census, chains, counters, layout, limits
 from ..inspector.view import View
-from . import text
+from . import text, tier
 from .arenas import open_view
 from .failures import FINE, USAGE, Failure
 from .quota import tenants_table
@@ -56,6 +56,7 @@ def describe(view: View) -> dict[str, Any]:
         chains=chains.tally(view, words),
         leases=[dataclasses.asdict(lease) for lease in census.leases(view)],
         policy=_policy(view),
+        tier=tier.describe(view),
         marks_left=max(0, head - tail),
         waiting_for_space=bool(int(superblock["space"]) & 1))
 
@@ -166,6 +167,7 @@ def _render(d: dict[str, Any], color: bool) -> str:
         "# tenants\n" + (tenants_table(d["tenants"], color) or "none"),
         text.pairs("pins", {k: "-" if v is None else v for k, v in d["pins"].items()}),
         text.pairs("chains", {k: "-" if v is None else v for k, v in d["chains"].items()}),
+        tier.render(d["tier"], d["stats"], color),
         text.pairs("totals", totals),
         text.pairs("policy", _policy_text(d["policy"]) | {
             "marks_left": d["marks_left"], "waiting_for_space": d["waiting_for_space"]}),
