@@ -16,7 +16,18 @@ from typing import Any, NamedTuple
 
 from kvshm.errors import InvalidArgument
 from kvshm.nearest import suggestion
-from kvshm.options import DIRECTORY, FILE, SIZE, SWITCH, Kind, choice, seconds, text, whole
+from kvshm.options import (
+    DIRECTORY,
+    FILE,
+    FILES,
+    SIZE,
+    SWITCH,
+    Kind,
+    choice,
+    seconds,
+    text,
+    whole,
+)
 
 PREFIX = "KVSHM_"
 DICT = "kv_connector_extra_config"
@@ -26,8 +37,9 @@ DICT = "kv_connector_extra_config"
 ELSEWHERE = frozenset({
     "KVSHM_CHECK",
     "KVSHM_COUNT", "KVSHM_CTEST_DIR", "KVSHM_FAKE_CUDA_DEVICES", "KVSHM_FAKE_CUDA_LATE_MS",
-    "KVSHM_FAKE_CUDA_WRONG", "KVSHM_FAKE_CUDA_WRONG_PAGED", "KVSHM_FUZZ", "KVSHM_KILL",
-    "KVSHM_STOP_SECONDS", "KVSHM_TEST_SEED", "KVSHM_TRACES",
+    "KVSHM_FAKE_CUDA_WRONG", "KVSHM_FAKE_CUDA_WRONG_PAGED", "KVSHM_FAKE_CUFILE", "KVSHM_FUZZ",
+    "KVSHM_GDS_ALONE", "KVSHM_KILL", "KVSHM_STOP_SECONDS", "KVSHM_TEST_DISK", "KVSHM_TEST_SEED",
+    "KVSHM_TRACES",
 })
 # Kubernetes puts these into every container of a namespace with a service called kvshm or kvshm-x.
 _SERVICE = re.compile(r"KVSHM_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
@@ -91,6 +103,17 @@ class Config:
     huge: str = _option("auto", _MODE, "use huge pages")
     numa: str | int = _option("auto", choice("auto", "interleave", number=True),
                               "node of the arena's memory")
+    tier: str = _option("", FILES, "keep blocks on disk, too: a file, or one a device, ':' between")
+    tier_size: int = _option(0, SIZE, "of all its files, by who makes them; 0 = off, what is there")
+    tier_engine: str = _option("auto", choice("auto", "io_uring", "threads"), "what moves bytes")
+    tier_direct: str = _option("auto", _MODE, "past the page cache")
+    tier_sync: bool = _option(False, SWITCH, "what is found on disk survives a power cut")
+    tier_admit: int = _option(1, whole(1, 255, "times"), "offers of a block before it is written")
+    tier_min_speed: int = _option(0, SIZE, "bytes a second that computing blocks anew makes: a "
+                                           "slower disk is not loaded from; 0 = off")
+    tier_wait: float = _option(5.0, seconds(0, 3600),
+                               "limit of loading a request's blocks from disk; then what is in "
+                               "memory counts")
     events: bool = _option(False, SWITCH, "publish KV events for blocks that this process stored")
     log_requests: bool = _option(True, SWITCH, "one INFO line per request")
     label: str = _option("", text(63),
@@ -159,6 +182,14 @@ class Config:
         return [(option.name, option.kind.show(getattr(self, option.name)),
                  self.source(option.name)) for option in options()]
 
+    def tier_arguments(self) -> tuple[list[str], int, dict[str, Any]] | None:
+        """Paths, size and options for Arena.open_tier; None where there is to be none."""
+        if not self.tier:
+            return None
+        return self.tier.split(":"), self.tier_size, dict(
+            engine=self.tier_engine, direct=self.tier_direct, sync=self.tier_sync,
+            admit=self.tier_admit, min_speed=self.tier_min_speed)
+
     def quota_blocks(self, block_bytes: int) -> int:
         """`quota` in blocks of this size, for Arena.open: at least 1, or 0 = off."""
         return max(1, self.quota // block_bytes) if self.quota else 0
@@ -205,11 +236,11 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str, str]]:
     if config.weights and is_set("weights_check"):
         yield "weights", "weights_check", "a fingerprint that is given is not computed"
     if not config.read:
-        for name in ("load", "load_timeout", "min_tokens"):
+        for name in ("load", "load_timeout", "min_tokens", "tier_wait"):
             if is_set(name):
                 yield "read", name, "nothing is loaded"
     if not config.write:
-        for name in ("save_decode", "priority", "events"):
+        for name in ("save_decode", "priority", "events", "tier_admit"):
             if is_set(name) and getattr(config, name) is not False:
                 yield "write", name, "nothing is saved"
     if config.load == "sync" and is_set("load_timeout"):

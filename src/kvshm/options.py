@@ -148,5 +148,22 @@ def _read_file(value: Any) -> str | None:
     return value
 
 
+def _read_files(value: Any) -> str:
+    given = value.split(":") if isinstance(value, str) else value
+    wanted = "absolute paths of at most 8 files, a list or ':' between them"
+    if value is None or value == "" or value == []:
+        return ""
+    if not isinstance(given, (list, tuple)) or len(given) > 8:
+        raise ValueError(wanted)
+    for one in given:
+        try:
+            if _read_file(one) is None or ":" in one:
+                raise ValueError
+        except ValueError:
+            raise ValueError(wanted) from None
+    return ":".join(given)
+
+
 DIRECTORY = Kind("path", _read_directory, lambda value: value or "none")
 FILE = Kind("path", _read_file, lambda value: value or "none")
+FILES = Kind("paths", _read_files, lambda value: value or "none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace as NS
@@ -166,6 +167,8 @@ class Engine:
 
     def step(self) -> None:
         output = self.schedule()
+        if not output.num_scheduled_tokens and self.requests:
+            time.sleep(0.001)  # as vLLM's busy loop does where nothing can run
         self.flying.append((output, self.execute(output)))
         while self.flying and (len(self.flying) >= self.depth or not output.num_scheduled_tokens):
             self.update(*self.flying.popleft())

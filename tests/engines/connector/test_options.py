@@ -209,8 +209,8 @@ def test_the_log_says_what_is_in_force(engine, caplog, monkeypatch, arena_name):
 
 
 def test_every_option_has_a_test_here():
-    """But trace and trace_limit, which test_trace.py is about."""
-    text = open(__file__).read()
+    """But trace and trace_limit, which test_trace.py is about, and tier_..., of test_disk.py."""
+    text = open(__file__).read() + open(__file__.replace("test_options", "test_disk")).read()
     missing = [field.name for field in dataclasses.fields(kvshm.Config)
                if field.init and not field.name.startswith("_") and field.name != "overridden"
                and field.name not in text]

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 import kvshm
 
+from .disk import Fetch
 from .groups import Group
 from .keys import GroupKeys
 from .lookup import Hold
@@ -24,15 +27,19 @@ class Figures:
     asked: int = 0
     local: int = 0
     memory: int = 0
+    disk: int = 0
+    disk_seconds: float = 0.0
     load_seconds: float = 0.0
     load_bytes: int = 0
     saved_blocks: int = 0
     failed_blocks: int = 0
 
     def line(self, request_id: str) -> str:
-        computed = max(0, self.asked - self.local - self.memory)
+        computed = max(0, self.asked - self.local - self.memory - self.disk)
         text = (f"kvshm: {request_id}: {self.asked} tokens asked, {self.local} local, "
-                f"{self.memory} memory, 0 disk, {computed} computed")
+                f"{self.memory} memory, {self.disk} disk, {computed} computed")
+        if self.disk_seconds:
+            text += f"; disk {self.disk_seconds * 1e3:.2f} ms"
         if self.load_bytes:
             rate = self.load_bytes / max(self.load_seconds, 1e-9) / 1e9
             text += f"; load {self.load_seconds * 1e3:.2f} ms, {rate:.1f} GB/s"
@@ -47,6 +54,7 @@ class RequestState:
         self.request = request
         self.figures = Figures()
         self.hold: Hold | None = None  # looked up, not yet asked to be loaded
+        self.fetch: Fetch | None = None  # what is on its way from the disk
         self.local = 0  # tokens in the engine's own cache at the last look-up
         self.refused = False  # a load failed: it is computed, not tried again
         self.save_failures = 0
@@ -60,6 +68,9 @@ class RequestState:
     def bind(self, identity: kvshm.Identity) -> None:
         """Begin anew under an identity (a new epoch): other keys, nothing held, nothing saved."""
         self.drop_hold()
+        self.fetched = False  # from the disk, once before each admission
+        # By group, the blocks that came from there; those of others were in memory.
+        self.from_disk = [np.empty(0, np.intp)] * len(self._groups)
         self.epoch = identity.epoch
         several = len(self._groups) > 1
         self.keys = [GroupKeys(identity, group, several, self._adapter)
@@ -77,6 +88,12 @@ class RequestState:
         """Of a group's block ids in vLLM's tables."""
         return self._groups[group].index
 
+    def tokens_from_disk(self, begin: int, end: int) -> int:
+        """How many of the tokens begin ... end - 1 were on disk: as the first group has them."""
+        group = self._groups[0]
+        there = self.from_disk[0] * group.block_tokens
+        return int(np.count_nonzero((there >= begin) & (there < end))) * group.block_tokens
+
     def extend_keys(self) -> None:
         hashes = self.request.block_hashes
         for own in self.keys:
@@ -86,3 +103,6 @@ class RequestState:
         if self.hold is not None:
             self.hold.release()
             self.hold = None
+        if self.fetch is not None:
+            self.fetch.release()
+            self.fetch = None

@@ -15,6 +15,7 @@ from .metadata import Piece
 from .requests import RequestState
 
 
+HERE = kvshm.Presence.G2 | kvshm.Presence.FILLING
 AT_ONCE = 64  # blocks of an allocation: all or none, and a small arena has few
 
 
@@ -72,7 +73,8 @@ class Planner:
     def _missing(self, arena: kvshm.Arena, state: RequestState, group: int, first: int,
                  rows: Any) -> Iterator[Save]:
         keys = state.keys[group]
-        there = arena.presence(keys[first:first + len(rows)])
+        # What is on disk alone was computed all the same: stored, it need not be loaded again.
+        there = arena.presence(keys[first:first + len(rows)]) & HERE
         # Row 0 is vLLM's null block: the block has left the window.
         wanted = np.flatnonzero((there == 0) & (rows != 0))
         for some in portions(arena, wanted):

@@ -13,7 +13,7 @@ import numpy as np
 
 import kvshm
 
-from . import lookup
+from . import disk, lookup
 from .adapters import adapter_digest
 from .events import Events
 from .groups import fails_by_request, groups_of, tokens_per_hash, writers_of
@@ -104,8 +104,9 @@ class SchedulerSide:
         except ImportError as error:
             log.warning("kvshm: the seed of vLLM's hashes cannot be checked: %s", error)
 
-    def matched(self, request: Any, local: int) -> tuple[int, bool]:
-        """Tokens beyond `local` that can be loaded, held from now on; and whether by and by."""
+    def matched(self, request: Any, local: int) -> tuple[int | None, bool]:
+        """Tokens beyond `local` that can be loaded, held from now on; and whether by and by. None:
+        ask again, some are on their way from the disk."""
         state = self.states.get(request.request_id) or self.new_request(request)
         state.local = local
         arena = self.host.ready()
@@ -121,7 +122,10 @@ class SchedulerSide:
         begin = time.perf_counter()
         state.extend_keys()
         # The inspector keeps 8 bytes. vLLM's ids end in 8 random digits and begin all alike.
-        hold, tag = state.hold, request.request_id[-8:]
+        tag = request.request_id[-8:]
+        if self.host.disk and self._fetching(arena, state, local, limit, tag):
+            return None, False
+        hold = state.hold
         if hold is not None and hold.local == local and hold.boundary <= limit:
             lookup.extend(arena, self.groups, state.keys, hold, limit, tag)
         else:
@@ -134,6 +138,28 @@ class SchedulerSide:
             return 0, False
         return hold.tokens, not self.waits
 
+    def _fetching(self, arena: kvshm.Arena, state: RequestState, local: int, limit: int,
+                  tag: str) -> bool:
+        """Whether blocks of it are on their way from the disk. Those that came are held."""
+        if state.fetch is None and not state.fetched:
+            state.fetched = True
+            state.fetch = disk.begin(arena, self.groups, state.keys, local, limit,
+                                     self.config.min_tokens, self.config.tier_wait, tag)
+        fetch = state.fetch
+        if fetch is None or fetch.under_way():
+            return fetch is not None
+        state.from_disk = fetch.came()
+        state.figures.disk_seconds += fetch.seconds
+        for field, amount in (
+                ("disk_blocks", sum(map(len, state.from_disk))), ("disk_seconds", fetch.seconds),
+                ("failed_disk_blocks", fetch.failed), ("late_disk_loads", int(fetch.late))):
+            self.stats.add(field, amount)
+        # By now it is a matter of memory, and the engine's own cache may have changed.
+        hold = lookup.find(arena, self.groups, state.keys, local, limit, tag)
+        state.drop_hold()
+        state.hold = hold
+        return False
+
     def allocated(self, request: Any, blocks: Any, tokens: int) -> None:
         """The engine made room and wants `tokens` of what `matched` offered."""
         ids = blocks.get_block_ids()
@@ -143,6 +169,7 @@ class SchedulerSide:
         hold = None
         if state is not None:
             hold, state.hold = state.hold, None
+            state.fetched = False  # after a preemption it may be
             self._admitted(state)
         if tokens == 0:
             if hold is not None:
@@ -315,10 +342,14 @@ class SchedulerSide:
         # From the first failed block on the engine computes; or all of it.
         lost = entry.tokens if self.by_request else failed * self.groups[0].block_tokens
         tokens = entry.tokens - (lost if failed else 0)
-        figures.memory += tokens
+        first = entry.hold.local
+        disk_tokens = entry.state.tokens_from_disk(first, first + tokens)
+        figures.disk += disk_tokens
+        figures.memory += tokens - disk_tokens
         figures.failed_blocks += failed
         for field, amount in (
-                ("memory_tokens", tokens), ("loaded_blocks", entry.blocks - failed),
+                ("memory_tokens", tokens - disk_tokens), ("disk_tokens", disk_tokens),
+                ("loaded_blocks", entry.blocks - failed),
                 ("failed_blocks", failed),
                 ("load_bytes", result.nbytes), ("load_seconds", result.seconds)):
             self.stats.add(field, amount)

@@ -21,6 +21,11 @@ FIELDS = {
     "asked_tokens": "tokens of admitted requests",
     "local_tokens": "of these, found in the engine's own cache",
     "memory_tokens": "of these, loaded from the shared arena",
+    "disk_tokens": "of these, loaded from the disk by way of the arena",
+    "disk_blocks": "blocks brought from the disk into the arena",
+    "failed_disk_blocks": "blocks that the disk was to bring and did not",
+    "late_disk_loads": "requests that went on without what the disk had not brought in time",
+    "disk_seconds": "seconds for which requests waited for the disk",
     "loaded_blocks": "blocks loaded",
     "failed_blocks": "blocks that could not be loaded and were computed",
     "load_bytes": "bytes copied from the arena to the engine, all ranks",
@@ -58,12 +63,14 @@ class KvshmStats(KVConnectorStats):
         data = self.data
         line: dict[str, int | float] = {
             "asked tokens": data["asked_tokens"], "local": data["local_tokens"],
-            "memory": data["memory_tokens"], "blocks saved": data["saved_blocks"]}
+            "memory": data["memory_tokens"], "disk": data["disk_tokens"],
+            "blocks saved": data["saved_blocks"]}
         for name in ("load", "save"):
             if data[f"{name}_seconds"]:
                 rate = data[f"{name}_bytes"] / data[f"{name}_seconds"] / 1e9
                 line[f"{name} GB/s"] = round(rate, 2)
-        for field in ("failed_blocks", "failed_saves", "refused_blocks"):
+        for field in ("failed_blocks", "failed_disk_blocks", "late_disk_loads", "failed_saves",
+                      "refused_blocks"):
             if data[field]:
                 line[field.replace("_", " ")] = data[field]
         return line

@@ -11,6 +11,7 @@ from typing import Any
 import kvshm
 from kvshm.paged import Pages, runs_of
 
+from . import host
 from .groups import Group, fails_by_request, groups_of, replicated, tokens_per_hash
 from .layout import slice_bytes
 from .metadata import NOWHERE, ArenaRef, KvshmMetadata, KvshmWorkerMeta, LoadJob, Result
@@ -36,7 +37,8 @@ class WorkerSide:
         self._caches: dict[str, Any] = {}
         self.arena: kvshm.Arena | None = None
         self._ref: ArenaRef | None = None
-        self._retry_at = 0.0
+        self._retry_at = self._tier_at = 0.0
+        self._disk = False  # what it publishes goes to the arena's tier, too
         self._transfers: HostTransfers | None = None
         self._failures = 0  # synchronous loads that failed
         self._results: dict[int, Result] = {}
@@ -84,6 +86,7 @@ class WorkerSide:
         """To the arena that the scheduler names. What cannot be attached costs misses."""
         known = self._ref is not None and ref.uuid == self._ref.uuid
         if known and (self.arena is not None or time.monotonic() < self._retry_at):
+            self._open_tier()
             return
         self._detach()
         self._ref, self._retry_at = ref, time.monotonic() + RETRY
@@ -98,8 +101,22 @@ class WorkerSide:
             arena.close()
             return
         self.arena = arena
+        self._tier_at = 0.0
+        self._open_tier()
         if self.pages:
             self._start_transfers(arena)
+
+    def _open_tier(self) -> None:
+        """Who publishes a block writes it down, too, and that is the last rank that stores."""
+        if self._disk or self.arena is None or time.monotonic() < self._tier_at:
+            return
+        if not (self.config.tier and self.config.write and self._writes()):
+            return
+        self._tier_at = time.monotonic() + RETRY
+        try:
+            self._disk = host.join_tier(self.arena, self.config)
+        except kvshm.Error as error:
+            log.warning("kvshm: rank %d: nothing is kept on disk: %s", self.rank, error)
 
     def _start_transfers(self, arena: kvshm.Arena) -> None:
         self._stop_transfers()
@@ -120,9 +137,10 @@ class WorkerSide:
     def _detach(self) -> None:
         self._stop_transfers()
         arena, self.arena = self.arena, None
+        disk, self._disk = self._disk, False
         if arena is not None:
             try:
-                arena.close(timeout=self.config.timeout)
+                host.leave(arena, disk, self.config.timeout)
             except kvshm.Error as error:
                 log.warning("kvshm: rank %d: %s", self.rank, error)
 

@@ -131,5 +131,8 @@ def _refuse(config: OffloadingConfig, vllm_config: Any, settings: kvshm.Config) 
     if getattr(vllm_config, "lora_config", None) is not None:
         raise kvshm.Unsupported("LoRA: vLLM's offloading interface does not say which adapter a "
                                 "request uses; KvshmConnector keeps adapters apart")
+    if settings.tier:
+        raise kvshm.Unsupported("tier: what is on disk alone, vLLM's OffloadingConnector does not "
+                                "find; use KvshmConnector")
     if settings.load == "sync":
         raise kvshm.Unsupported("load='sync': vLLM's OffloadingConnector loads beside the steps")

@@ -22,7 +22,7 @@ import kvshm
 from kvshm.convert import HANDLE_DTYPE
 
 from ..metadata import ArenaRef, Handles
-from ..saves import block_above, portions
+from ..saves import HERE, block_above, portions
 from .records import ArenaBlocks
 from .requests import Asked, Chain
 
@@ -89,7 +89,7 @@ class Stores:
                 continue
             chain = places[0][1]
             at = np.array([place[2] for place in places])
-            wanted = at[arena.presence(chain.keys[at]) == 0]
+            wanted = at[arena.presence(chain.keys[at]) & HERE == 0]
             for run in portions(arena, wanted):
                 fill = arena.allocate(
                     len(run), keys=chain.keys[run],
