@@ -83,9 +83,19 @@ def test_list_shows_the_image_beneath_its_arena(arena):
 
 def test_an_image_that_is_left_alone_is_listed(arena):
     arena.close()
-    kvshm.remove(arena.name)
+    Path(shm_dir, f"kvshm.{arena.name}").unlink()
     listed = {one["name"] for one in document("list")["arenas"]}
     assert f"{arena.name}-g3" in listed and arena.name not in listed
+
+
+def test_an_arena_that_only_has_such_a_name(arena_name):
+    with kvshm.Arena.create(arena_name, blocks=4, block_bytes=4096, pin="off"), \
+            kvshm.Arena.create(f"{arena_name}-g3", blocks=4, block_bytes=4096, pin="off"):
+        listed = {one["name"]: one for one in document("list")["arenas"]}
+        assert listed[arena_name]["tier"] is None and f"{arena_name}-g3" in listed
+        assert document("stat", arena_name)["tier"] is None
+    assert document("rm", arena_name)["tier"] is None
+    assert document("rm", f"{arena_name}-g3")["done"]
 
 
 def test_rm_takes_the_image_and_leaves_the_file(arena, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ..inspector import objects
+from ..inspector import layout, objects
 from .failures import DENIED, LAYOUT, NO_ARENA, NOT_READY, USAGE, Failure
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def choose(name: str | None, folder: str | None) -> str:
     where = folder or objects.SHM
     if name is None:
         found = names(folder)
-        there = [one for one in found if not is_image(one, found)]
+        there = [one for one in found if not is_image(one, found, folder)]
         if not there:
             raise Failure(NO_ARENA, "", f"no arena in {where}",
                           "`kvshm list --dir DIR` looks elsewhere")
@@ -34,9 +34,19 @@ def choose(name: str | None, folder: str | None) -> str:
     return name
 
 
-def is_image(name: str, names: list[str]) -> bool:
-    """Of the tier of one of them: no arena to be named by itself."""
-    return name.endswith(IMAGE) and name[:-len(IMAGE)] in names
+def is_image(name: str, names: list[str], folder: str | None) -> bool:
+    """Of the tier of one of them: no arena to be named by itself. What only has such a name says
+    of no files."""
+    if not name.endswith(IMAGE) or name[:-len(IMAGE)] not in names:
+        return False
+    try:
+        fd = objects.open_read_only(name, folder)
+    except OSError:
+        return False
+    try:
+        return os.pread(fd, 1, layout.TIER_PATH_AT) not in (b"", b"\0")
+    finally:
+        os.close(fd)
 
 
 def names(folder: str | None) -> list[str]:

@@ -20,12 +20,13 @@ def run(args: argparse.Namespace) -> int:
     found = []
     for folder in [None, *dict.fromkeys(args.dir)]:
         for name in (there := arenas.names(folder)):
-            if arenas.is_image(name, there):
+            if arenas.is_image(name, there, folder):
                 continue  # shown with its arena
             try:
                 found.append(describe(name, folder))
                 image = name + arenas.IMAGE
-                found[-1]["tier"] = _tier(image, folder, found[-1]) if image in there else None
+                found[-1]["tier"] = _tier(image, folder, found[-1]) if arenas.is_image(
+                    image, there, folder) else None
             except FileNotFoundError:
                 continue  # removed since the directory was read
             if folder is None or found[-1]["processes_alive"]:  # else a copy, or nobody's

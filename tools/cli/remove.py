@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise refuse(name, verdict)
     if not args.dry_run:
         (_unlink if bare else _remove)(name, args.dir, args.force)
-        if image is not None:
+        if image is not None and bare:  # the core takes it along
             _remove(image, args.dir, args.force)
     if args.json:
         text.print_json(text.document(

@@ -25,7 +25,11 @@ def open_image(name: str, folder: str | None) -> View | None:
         if fd is not None:
             os.close(fd)
         return None
-    return View(fd, image, folder, verdict)
+    view = View(fd, image, folder, verdict)
+    if tiers.files(view):
+        return view
+    view.close()  # an arena that only has such a name
+    return None
 
 
 def describe(view: View) -> dict[str, Any] | None:

@@ -51,7 +51,7 @@ SUPERBLOCK = _record(layout.SUPERBLOCK, [
     ("name", "S64", 500), ("identity", "S1024", 564), ("policy", POLICY, layout.POLICY_AT),
     ("charged_group", "S256", 1728), ("foreign", FOREIGN, 1984),
     ("epochs", "<u8", 3040, (layout.SLOTS,)), ("pinned", "<u8", 3456),
-    ("recounted_at", "<u8", 3464), ("tier", TIER, 3520)])
+    ("recounted_at", "<u8", 3464), ("tier", TIER, layout.TIER_AT)])
 
 TENANT = _record(layout.TENANT, [
     ("name_hash", "<u8", 0), ("quota", "<u8", 8), ("used", "<i8", 16), ("weight", "<u4", 24),

@@ -12,7 +12,7 @@ from pathlib import Path
 import kvshm
 import numpy as np
 import pytest
-from support import Worker
+from support import Worker, shm_dir
 from support.arenas import eventually
 from support.mock_engine import BLOCK, for_rank, kv_cache_config, vllm_config
 from support.mock_model import Model
@@ -192,11 +192,9 @@ def test_all_engines_end_and_begin_again(tiered, truth, prompt, path, image):
     look.close()
     for engine in (a, b):
         engine.shutdown()
-    kvshm.remove(name)
-    if image == "is gone":
-        for folder in [Path("/dev/shm")]:
-            for left in folder.glob(f"kvshm.{name}-g3*"):
-                left.unlink()
+    for left in Path(shm_dir).glob(f"kvshm.{name}*"):
+        if image == "is gone" or not left.name.endswith("-g3"):
+            left.unlink()
     a, b = tiered(), tiered()
     for engine in (a, b):
         one = engine.run(tokens, 3)
