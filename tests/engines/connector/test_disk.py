@@ -250,6 +250,24 @@ def test_a_disk_that_does_not_answer_is_left(tiered, truth, prompt, stuck):
     assert eventually(lambda: look.held() == 0)
 
 
+def test_the_disk_is_asked_once_while_there_is_no_room(tiered, truth, prompt, stuck):
+    """The engine asks for a request that waits for blocks at each of its steps."""
+    tokens = prompt(SIZE + 3)
+    a = tiered()
+    look = truth(a)
+    evicted(a, look, a.run(tokens, 1))
+    b = tiered(options={"tier_wait": 0}, blocks=30)
+    other = b.add(prompt(SIZE + 3, 1), 20)
+    b.step()
+    one = b.add(tokens, 3)
+    while other.status != "finished":
+        assert one.status == "waiting"
+        b.step()
+    b.drain()
+    assert one.output == b.model.generate(tokens, 3)
+    assert len(stuck) == 1 and b.stats["late_disk_loads"] == 1
+
+
 def test_it_is_aborted_while_it_waits_for_the_disk(tiered, truth, prompt, stuck):
     tokens = prompt(SIZE + 3)
     a = tiered()
