@@ -148,7 +148,8 @@ BATCHES = """open create attach close remove allocate register abort publish fil
     fill_arrive copy_in copy_out match_with match_scattered scan presence release lease_trim
     lease_make pin upgrade acquire drop wait evict clear reset_inactive reap tick get_stats
     get_own_stats get_process is_valid set_log keys_tokens keys_hashes mark_victims object_create
-    object_commit object_get object_write object_read object_close""".split()
+    object_commit object_get object_write object_read object_close match_load load_wait load_notify
+    load_status load_lease load_free tier_open get_tier tier_store tier_drain tier_clear""".split()
 
 
 def test_every_batch_call_is_made_without_the_gil():
