@@ -80,8 +80,10 @@ void Mover::store_done(std::uint32_t n) {
 bool Mover::begin_stores() {
   if (broken_ || stalled_ || rebuilding_) return false;
   if (t_.image->sb->tier.state.load(std::memory_order_acquire) != KVSHM_TIER_OK) return false;
+  // Their blocks are held meanwhile: of a small arena only a few, lest allocations find no room.
+  const unsigned few = t_.g2.nblocks / 8, most = few < 1 ? 1 : few < kStores ? few : kStores;
   for (unsigned i = 0; i < kBatch; i++) {
-    if (!ready_loads_.empty() || stores_flying_ >= kStores) return false;
+    if (!ready_loads_.empty() || stores_flying_ >= most) return false;
     Offer o;
     {
       std::lock_guard<std::mutex> lock(mutex_);
