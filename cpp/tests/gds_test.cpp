@@ -475,6 +475,29 @@ TEST_F(Gds, BlocksOfATier) {
   EXPECT_EQ(from_device(3), -ENOENT);
 }
 
+// Wrong bytes on the drive: a miss, and the slot goes.
+TEST_F(Gds, ATierWithSpoiltSlots) {
+  TierFile where("gds");
+  Pool pool({.blocks = 16, .block_bytes = kSlot});
+  ASSERT_EQ(open_tier(pool.a, where.path), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  const keys_t keys = keys_of(1, 12);
+  cache_chain(pool.a, keys);
+  ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+  ASSERT_EQ(kvshm_evict(pool.a, raw(keys), 12), 12);
+  ASSERT_EQ(tier_of(pool.a).slots_ready, 12u);
+  const int fd = ::open(where.path.c_str(), O_RDWR);
+  const off_t end = lseek(fd, 0, SEEK_END);
+  for (std::uint64_t i = 1; i <= tier_of(pool.a).slots; i++)
+    ASSERT_EQ(pwrite(fd, "spoilt", 6, end - off_t(i * kSlot) + 5000), 6);
+  close(fd);
+  ASSERT_EQ(kvshm_gds_open(pool.a, &options), 0) << kvshm_last_error();
+  const kvshm_gds_piece p = {at(0), kSlot, 0};
+  for (const block_key& k : keys) EXPECT_EQ(kvshm_gds_load(pool.a, raw(k), &p, 1, 10000), -ENOENT);
+  EXPECT_EQ(tier_of(pool.a).slots_ready, 0u);
+  EXPECT_EQ(own_stats(pool.a).tier_damaged_total, 12u);
+}
+
 // The 5th read fails: that load and those after it are served, by way of memory.
 TEST_F(Gds, ATierGoesOnByTheHost) {
   if (!alone()) return;

@@ -47,6 +47,9 @@ def test_all_of_it_on_a_fake(fake_cuda_path):
     for layout in found["paged"]:
         assert layout["right"] and layout["broken"] == 0
         assert min(layout[f"{what}_gb_per_s"] for what in ("store", "load", "plain")) > 0
+    assert [(r["wanted"], r["path"], r["right"], r["why"]) for r in found["gds"]] == [
+        ("auto", "direct", True, ""), ("off", "host", True, "")]
+    assert found["gds"][0]["loads"] == {"memory": 0, "host": 0, "direct": 16}
     (kill,) = found["kills"]
     assert kill["cleared_ms"] >= 2000 and kill["written_after_clear"] == 0
 
@@ -71,3 +74,19 @@ def test_writes_beyond_the_drain_time_are_seen(fake_cuda_path):
                            **fake(fake_cuda_path, KVSHM_FAKE_CUDA_LATE_MS="8000"))
     assert (code, found["verdict"]) == (1, "wrong")
     assert found["kills"][0]["written_after_clear"] > 0
+
+
+def test_a_direct_path_that_is_none_is_told(fake_cuda_path):
+    code, found, said = check("--quick", "--kills", "0",
+                              **fake(fake_cuda_path, KVSHM_FAKE_CUFILE="compat"))
+    assert code == 0, (found, said)
+    assert [r["path"] for r in found["gds"]] == ["host", "host"]
+    assert "compatibility mode" in found["gds"][0]["why"]
+
+
+def test_wrong_direct_loads_are_not_taken(fake_cuda_path):
+    """They are noticed, and done again by the host: the check is right, and says so."""
+    code, found, _ = check("--quick", "--kills", "0",
+                           **fake(fake_cuda_path, KVSHM_FAKE_CUFILE="wrong=3"))
+    assert code == 0
+    assert found["gds"][0]["path"] == "host" and found["gds"][0]["loads"]["direct"] == 2

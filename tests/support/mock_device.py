@@ -25,7 +25,7 @@ class _Seen(ctypes.Structure):
 
 
 def build(folder: Path, *, cuda: bool = False) -> Path:
-    """libmock_pin.so, or the same as a CUDA driver, libcuda.so.1."""
+    """libmock_pin.so, or the same as a CUDA driver, libcuda.so.1, with libcufile.so.0."""
     from kvshm.paths import include_dir
 
     out = folder / ("libcuda.so.1" if cuda else "libmock_pin.so")
@@ -33,6 +33,10 @@ def build(folder: Path, *, cuda: bool = False) -> Path:
     subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g",
                     "-fPIC", "-shared", "-pthread", f"-I{include_dir()}", *sources, "-o", out],
                    check=True, timeout=60)
+    if cuda:  # and a cuFile beside it
+        subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1",
+                        "-g", "-fPIC", "-shared", NATIVE / "fake_cufile.c", "-o",
+                        folder / "libcufile.so.0"], check=True, timeout=60)
     return out
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registration with a real GPU, copies of paged KV, what copies do after a SIGKILL. Prints JSON.
+"""Registration with a real GPU, copies of paged KV, loads from a disk, what copies do after a
+SIGKILL. Prints JSON.
 
   tools/gpu_check                 everything, in about five minutes
   tools/gpu_check --quick         small arenas, few kills
@@ -21,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import late, paged, registration
+from . import gds, late, paged, registration
 from .driver import CudaError, Gpu, NoGpu
 from .library import ROOT, KvshmError, find
 
@@ -82,6 +83,8 @@ def run(found: dict[str, Any], gpu: Gpu, library: Path, args: argparse.Namespace
     found["paged"] = [
         paged.one_layout(gpu, library, next(names), order,
                          paged.QUICK if args.quick else paged.FULL) for order in paged.ORDERS]
+    found["gds"] = [gds.one_path(gpu, library, next(names), mode, 16 if args.quick else 256)
+                    for mode in (gds.AUTO, gds.OFF)]
     kills = args.kills if args.kills is not None else 3 if args.quick else 20
     chance = random.Random(1)
     rounds = [late.one_round(library, next(names), chance.uniform(0, 0.3)) for _ in range(kills)]
@@ -92,6 +95,7 @@ def run(found: dict[str, Any], gpu: Gpu, library: Path, args: argparse.Namespace
     right = right and beside["all_foreign"] and beside["all_but_one_block"]
     right = right and not beside["left_pending"]
     right = right and all(r["right"] and not r["broken"] for r in found["paged"])
+    right = right and all(r["right"] and not r["broken"] for r in found["gds"])
     safe = not any(r["written_after_clear"] or r["broken"] for r in rounds)
     return FINE if right and safe else WRONG
 
