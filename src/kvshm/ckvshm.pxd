@@ -313,6 +313,35 @@ cdef extern from "kvshm.h" nogil:
     int64_t kvshm_load_lease(kvshm_load *load, kvshm_lease *lease)
     void kvshm_load_free(kvshm_load *load)
 
+    ctypedef struct kvshm_gds_piece:
+        uint64_t address, bytes, offset
+    ctypedef struct kvshm_gds_buffer:
+        uint64_t address, bytes
+    enum:
+        KVSHM_GDS_TRUST
+        KVSHM_GDS_NONE
+        KVSHM_GDS_HOST
+        KVSHM_GDS_DIRECT
+    ctypedef struct kvshm_gds_options:
+        size_t size
+        const kvshm_gds_buffer *buffers
+        uint32_t nbuffers, load, store, flags, timeout_ms
+        int32_t device
+    ctypedef struct kvshm_gds:
+        size_t size
+        uint32_t load, store
+        uint64_t loads[3]
+        uint64_t stores[3]
+        uint64_t load_bytes[3]
+        uint64_t store_bytes[3]
+        uint32_t switches, buffers, may_stage, stage_pinned
+        char why[256]
+
+    int kvshm_gds_open(kvshm_arena *a, const kvshm_gds_options *opts)
+    int kvshm_get_gds(kvshm_arena *a, kvshm_gds *out)
+    int kvshm_gds_load(kvshm_arena *a, const kvshm_key *key, const kvshm_gds_piece *p, uint32_t n,
+                       uint32_t timeout_ms)
+
     # Looking after an arena
     int64_t kvshm_evict(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys)
     int64_t kvshm_clear(kvshm_arena *a)
