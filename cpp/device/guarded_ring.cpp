@@ -86,7 +86,7 @@ int GuardedRing::register_files(const Options& o, const char** refused) {
   *refused = nullptr;
   for (unsigned i = 0; i < o.narenas; i++) {
     if (int rc = open_guard(*o.arenas[i], &guards[i])) return rc;
-    table[i] = guards[i].get();
+    if (!unguarded()) table[i] = guards[i].get();
   }
   File fence;
   if (o.fence_out) {

@@ -51,10 +51,13 @@ class Source {
   std::filesystem::path path;
 };
 
-// A control group in which the file's disk is read slowly; works() says whether there could be one.
+// A control group in which the file's disk is slow; works() says whether there could be one.
 class SlowDisk {
  public:
-  SlowDisk(int fd, std::uint64_t bytes_per_s) { why_not_ = make(fd, bytes_per_s); }
+  // write: 0 = as fast as it is.
+  SlowDisk(int fd, std::uint64_t read_bytes_per_s, std::uint64_t write_bytes_per_s = 0) {
+    why_not_ = make(fd, read_bytes_per_s, write_bytes_per_s);
+  }
   ~SlowDisk() {
     for (int i = 0; !group_.empty() && rmdir(group_.c_str()) && errno == EBUSY && i < 1000; i++)
       usleep(10000);  // the kernel empties it a moment after a death
@@ -67,7 +70,7 @@ class SlowDisk {
   const std::string& why_not() const { return why_not_; }
 
  private:
-  std::string make(int fd, std::uint64_t bytes_per_s) {
+  std::string make(int fd, std::uint64_t read, std::uint64_t write) {
     namespace fs = std::filesystem;
     struct stat st;
     if (fstat(fd, &st)) return "fstat";
@@ -83,9 +86,19 @@ class SlowDisk {
     const bool v1 = fs::is_directory(root / "blkio", none);
     group_ = (v1 ? root / "blkio" : root) / fresh_name("kvshm");
     if (!fs::create_directory(group_, none)) return group_.string() + ": " + none.message();
-    std::ofstream knob(group_ / (v1 ? "blkio.throttle.read_bps_device" : "io.max"));
-    knob << number << (v1 ? " " : " rbps=") << bytes_per_s << std::endl;
-    return knob ? "" : "no throttle in " + group_.string();
+    for (const bool reads : {true, false}) {
+      if (!(reads ? read : write)) continue;
+      const char* v1_knob =
+          reads ? "blkio.throttle.read_bps_device" : "blkio.throttle.write_bps_device";
+      std::ofstream knob(group_ / (v1 ? v1_knob : "io.max"));
+      knob << number
+           << (v1      ? " "
+               : reads ? " rbps="
+                       : " wbps=")
+           << (reads ? read : write) << std::endl;
+      if (!knob) return "no throttle in " + group_.string();
+    }
+    return "";
   }
   std::filesystem::path group_;
   std::string why_not_;

@@ -88,6 +88,7 @@ Pool::~Pool() {
   for (kvshm_arena* o : others_) kvshm_close(o, 5000);
   leave();
   kvshm_remove(name.c_str(), nullptr, 1);
+  kvshm_remove((name + "-g3").c_str(), nullptr, 1);  // of a tier, if it had one
 }
 
 kvshm_arena* Pool::another() {

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two engines on a file system that is frozen under them, a real one on a loop device.
-#include <linux/fs.h>
 #include <signal.h>
-#include <sys/ioctl.h>
-#include <sys/mount.h>
-#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "engine_support.hpp"
+#include "mount_support.hpp"
 
 using namespace kvshm_test;
 
@@ -15,57 +12,16 @@ namespace {
 
 constexpr std::uint32_t kWrites = 4;
 
-// 64 MiB of ext4. why_not() says why there is none here.
-class Ext4 {
- public:
-  Ext4() : path_(std::filesystem::temp_directory_path() / fresh_name("frozen")) {
-    std::filesystem::create_directory(path_);
-    const std::string image = path_.string() + ".img", quiet = " >/dev/null 2>&1";
-    std::ofstream(image).close();
-    std::filesystem::resize_file(image, 64 * kMiB);
-    if (std::system(("PATH=$PATH:/sbin:/usr/sbin mkfs.ext4 -q " + image + quiet).c_str()))
-      why_not_ = "mkfs.ext4";
-    else if (std::system(("mount -o loop " + image + " " + path_.string() + quiet).c_str()))
-      why_not_ = "mount -o loop";
-    std::filesystem::remove(image);  // the mount keeps it
-    if (why_not_.empty()) {
-      mounted_ = true;
-      root_ = File(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-    }
-  }
-  ~Ext4() {
-    thaw();
-    root_.reset();
-    if (mounted_ && umount2(path_.c_str(), MNT_DETACH)) std::perror("umount");
-    std::error_code none;
-    std::filesystem::remove(path_, none);
-  }
-  bool freeze() { return frozen_ = ioctl(root_.get(), FIFREEZE, 0) == 0; }
-  void thaw() {
-    if (frozen_) ioctl(root_.get(), FITHAW, 0);
-    frozen_ = false;
-  }
-  File file(bool written) const {
-    File f(open((path_ / "tier").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600));
-    Memory m(kMiB);
-    if (!f || fallocate(f.get(), 0, 0, 2 * kWrites * kMiB)) return File();
-    for (unsigned i = 0; i < kWrites + (written ? kWrites : 0); i++)
-      if (pwrite(f.get(), m.at, kMiB, i * kMiB) != kMiB) return File();
-    fsync(f.get());
-    return f;
-  }
-  const std::string& why_not() const { return why_not_; }
-
- private:
-  std::filesystem::path path_;
-  std::string why_not_;
-  File root_;
-  bool mounted_ = false, frozen_ = false;
-};
-
-#define NEEDS_EXT4(name) \
-  Ext4 name;             \
-  if (!name.why_not().empty()) GTEST_SKIP() << "no file system of our own: " << name.why_not()
+// Of 1 MiB a write: twice as many as there are, the first half, or all of it, written before.
+File file_of(const Ext4& disk, bool written) {
+  File f(open(disk.file().c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600));
+  Memory m(kMiB);
+  if (!f || fallocate(f.get(), 0, 0, 2 * kWrites * kMiB)) return File();
+  for (unsigned i = 0; i < kWrites + (written ? kWrites : 0); i++)
+    if (pwrite(f.get(), m.at, kMiB, i * kMiB) != kMiB) return File();
+  fsync(f.get());
+  return f;
+}
 
 Transfer write_of(Memory& m, unsigned i) {  // the second half of the file
   return {.kind = Transfer::kWrite,
@@ -84,7 +40,7 @@ TEST_P(TierFrozen, WritesLandAfterIt) {
   NEEDS_EXT4(disk);
   Pool pool;
   for (const bool written : {true, false}) {
-    File f = disk.file(written);
+    File f = file_of(disk, written);
     ASSERT_TRUE(f);
     Opened o = open_it(GetParam(), pool.a, {f.get()});
     if (!o.engine) GTEST_SKIP() << o.why;
@@ -123,7 +79,7 @@ TEST_P(TierFrozen, WritesLandAfterIt) {
 TEST_P(TierFrozen, ItsProcessDies) {
   NEEDS_EXT4(disk);
   Pool pool;
-  File f = disk.file(true);
+  File f = file_of(disk, true);
   ASSERT_TRUE(f);
   Child process([&](Wire& wire) {
     kvshm_arena* a = attach(pool.name);
@@ -153,7 +109,7 @@ TEST_P(TierFrozen, ItsProcessDies) {
 TEST_P(TierFrozen, IsGivenUp) {
   NEEDS_EXT4(disk);
   Pool pool;
-  File f = disk.file(true);
+  File f = file_of(disk, true);
   ASSERT_TRUE(f);
   Opened o = open_it(GetParam(), pool.a, {f.get()});
   if (!o.engine) GTEST_SKIP() << o.why;

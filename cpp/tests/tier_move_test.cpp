@@ -10,15 +10,6 @@
 namespace {
 using namespace kvshm_test;
 
-// The image is an arena, and is looked at as one.
-std::string broken_image(kvshm_arena* a) {
-  kvshm_arena* image = attach(tier_of(a).image);
-  if (!image) return "no image";
-  const std::string text = broken(image);
-  kvshm_close(image, 1000);
-  return text;
-}
-
 TEST(TierMove, ManyAskersOneTransfer) {
   TierFile file("single");
   Pool pool({64, 65536});

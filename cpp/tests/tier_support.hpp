@@ -54,6 +54,15 @@ inline bool await_tier(kvshm_arena* a, std::uint32_t state = KVSHM_TIER_OK, int 
   return false;
 }
 
+// The image is an arena, and is looked at as one.
+inline std::string broken_image(kvshm_arena* a) {
+  kvshm_arena* image = attach(tier_of(a).image);
+  if (!image) return "no image";
+  const std::string text = broken(image);
+  kvshm_close(image, 1000);
+  return text;
+}
+
 // A chain of blocks, registered head first and given back.
 inline void cache_chain(kvshm_arena* a, const keys_t& keys) {
   handles_t h(keys.size());
