@@ -157,6 +157,8 @@ int keep_description(Arena& a, int fd, void** page) {
 int claim_slot(Arena& a, const kvshm_options& o) {
   ForkGuard no_fork;
   File f(open_object(a, O_RDWR));
+  if (!f && (errno == EMFILE || errno == ENFILE))
+    return fail(-errno, "no descriptor is left to attach to arena %s", a.name.c_str());
   if (!f) return -ESTALE;
   for (unsigned s = 0; s < kSlots; s++) {
     // M:slots.1 M:life.2

@@ -55,6 +55,8 @@ const char* reason(int rc, std::uint32_t index) {
 
 int open_guard(const Arena& a, File* out) {
   File f(open_object(a, O_RDONLY));
+  if (!f && (errno == EMFILE || errno == ENFILE))
+    return fail(-errno, "no descriptor is left to guard a ring of arena %s", a.name.c_str());
   if (!f) return -ESTALE;
   if (int rc = lock_byte(f.get(), false, device_byte(a.slot)))
     return fail(rc, "cannot lock the device byte of slot %u of arena %s: %s", a.slot,

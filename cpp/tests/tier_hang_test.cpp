@@ -93,7 +93,7 @@ TEST_P(TierHang, MemoryNoticesNothing) {
   std::uint64_t next = 100000;
   const std::int64_t before = p99_of_memory(pool.a, cached, &next);
   ASSERT_EQ(kvshm_tier_drain(pool.a, 20000), 0);
-  const std::uint64_t memory = resident_kib();
+  [[maybe_unused]] const std::uint64_t memory = resident_kib();
   const kvshm_stats was = stats(pool.a);
 
   ASSERT_TRUE(disk.freeze());
@@ -107,7 +107,9 @@ TEST_P(TierHang, MemoryNoticesNothing) {
   EXPECT_LT(during, 10 * before + 2000) << before;
   EXPECT_LT(out, 10 * before + 2000) << before;
   EXPECT_LE(tier_of(pool.a).queued, kQueue);
-  EXPECT_LT(resident_kib(), memory + 16384);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(resident_kib(), memory + 16384);  // theirs grows anyway
+#endif
 
   // Look-ups return in time, and find memory.
   keys_t both = cached;

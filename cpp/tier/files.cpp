@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,6 +54,15 @@ void set_rights(int fd, const char* share) {
   fchmod(fd, group ? 0660 : 0600);
 }
 
+// What a file that is to be made finds none of.
+const char* wanting(const std::string& path) {
+  struct statvfs s;
+  const std::string dir = path.substr(0, path.rfind('/') + 1);
+  return statvfs(dir.c_str(), &s) == 0 && s.f_files && !s.f_favail
+             ? "inode is left in its file system"
+             : "room is left in its file system";
+}
+
 Files* all = nullptr;  // under the claim mutex, so that a fork finds it whole
 
 }  // namespace
@@ -86,6 +96,7 @@ int Files::open_one(const char* path, std::uint32_t direct, const char* share, F
     if (made) unlink(path);
     return -EOPNOTSUPP;
   }
+  if (e == ENOSPC) return fail(-e, "tier file %s cannot be made: no %s", path, wanting(path));
   if (fd < 0) return fail(-e, "tier file %s: %s", path, std::strerror(e));
   out->reset(fd);
   struct stat st;
@@ -292,7 +303,11 @@ int Files::read_superblock(unsigned file, Superblock* out) const {
                 "tier file %s has format version %u, wanted %u: name another file, or remove it",
                 paths_[file].c_str(), version, kFormatVersion);
   if (!out->magic && !version) {
-    // Somebody else's data is not ours to overwrite.
+    // Somebody else's data is not ours to overwrite. (One that was cut within the magic is ours.)
+    struct stat st;
+    if (fstat(raw_[file], &st) == 0 && st.st_size < off_t(sizeof kMagic) &&
+        std::memcmp(two.get(), &kMagic, std::size_t(st.st_size)) == 0)
+      return 0;
     for (std::size_t i = 0; i < 2 * kPageBytes; i++)
       if (two.get()[i] != std::byte{0})
         return fail(-KVSHM_ELAYOUT,

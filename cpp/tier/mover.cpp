@@ -353,7 +353,7 @@ void Mover::tick(std::int64_t now) {
              t_.g2.name.c_str(), t_.options.deadline_ms);
   stalled_ = late;
   if (late) give_up_late(now);
-  if (no_space_ && now >= parked_until_) unpark();
+  try_parked(now);
   look_at_fences();
   look_at_rebuild();
   look_at_epoch();

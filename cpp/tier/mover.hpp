@@ -122,6 +122,7 @@ class Mover {
   void wiped(int rc);
   void publish(const std::vector<kvshm_handle>& slots, bool well);
   void unpark();
+  void try_parked(std::int64_t now);
   void store_done(std::uint32_t n);
   // loads.cpp
   void begin_load(LoadJob&& j);
@@ -193,7 +194,9 @@ class Mover {
   std::vector<kvshm_handle> written_;  // slots whose data is there, and whose page is not
   std::int64_t written_since_ = 0;
   std::vector<kvshm_handle> parked_;  // slots for which the file system had no room
-  std::int64_t parked_until_ = 0;
+  std::vector<std::uint32_t> tried_;  // of these, given back last
+  std::size_t tries_ = 0;
+  std::int64_t parked_until_ = 0, full_at_ = 0;
   unsigned reads_ = 0, writes_ = 0;  // pieces in flight
   std::uint64_t read_bytes_ = 0, write_bytes_ = 0;
   unsigned stores_flying_ = 0, pages_flying_ = 0;

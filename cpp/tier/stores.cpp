@@ -1,6 +1,7 @@
 // Down: from memory to the disk.
 #include <errno.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "arena/lock.hpp"
@@ -16,8 +17,9 @@ namespace kvshm::tier {
 namespace {
 constexpr unsigned kPageSlots = 16;     // a page is written for so many slots, or when it is quiet
 constexpr std::int64_t kPageMs = 20;    // or so old
-constexpr std::int64_t kParkMs = 4000;  // slots without room are tried again
-constexpr unsigned kKeptPages = 32;     // buffers: to map one takes as long as to write it
+constexpr std::int64_t kParkMs = 4000;  // slots without room are tried again, a few at first
+constexpr std::size_t kTries = 4;
+constexpr unsigned kKeptPages = 32;  // buffers: to map one takes as long as to write it
 constexpr unsigned kParents = 256;
 constexpr unsigned kStores = 16, kBatch = 4;  // at once; begun before the disk is looked at again
 
@@ -210,6 +212,7 @@ void Mover::end_store(Op& op) {
   stores_flying_--;
   give_back(a, op.memory.id);
   if (op.rc == 0) {
+    if (std::find(tried_.begin(), tried_.end(), op.slot.id) != tried_.end()) unpark();
     store_record(*t_.image, op.slot.id, op.record);
     if (written_.empty()) written_since_ = now_ms();
     written_.push_back(op.slot);
@@ -222,8 +225,10 @@ void Mover::end_store(Op& op) {
       log_line(KVSHM_LOG_WARN, "tier of arena %s: no room in %s: it goes on with the slots it has",
                a.name.c_str(), t_.files.path().c_str());
     no_space_ = true;
+    full_at_ = now_ms();
+    tries_ = kTries;
+    if (parked_.empty()) parked_until_ = full_at_ + kParkMs;
     parked_.push_back(op.slot);
-    parked_until_ = now_ms() + kParkMs;
   } else {
     log_line(KVSHM_LOG_WARN, "tier of arena %s: write: %s", a.name.c_str(), std::strerror(-op.rc));
     give_back(*t_.image, op.slot.id);
@@ -231,10 +236,26 @@ void Mover::end_store(Op& op) {
   store_done(1);
 }
 
+// There is room again, or an end.
 void Mover::unpark() {
   for (const kvshm_handle& h : parked_) give_back(*t_.image, h.id);
   parked_.clear();
+  tried_.clear();
   no_space_ = false;
+}
+
+// Whose turn it is with one of these slots, finds out; if nobody comes, nobody wants for room.
+void Mover::try_parked(std::int64_t now) {
+  if (no_space_ && now - full_at_ > 3 * kParkMs / 2) no_space_ = false;
+  if (parked_.empty() || now < parked_until_) return;
+  parked_until_ = now + kParkMs;
+  tried_.clear();
+  for (std::size_t i = 0; i < tries_ && !parked_.empty(); i++) {
+    tried_.push_back(parked_.back().id);
+    give_back(*t_.image, parked_.back().id);
+    parked_.pop_back();
+  }
+  tries_ *= 2;
 }
 
 void Mover::flush_pages(bool all) {
