@@ -58,7 +58,10 @@ class Drive {
     t.direct = KVSHM_REQUIRE, t.write = KVSHM_TIER_WRITE_OFF;
     const std::uint64_t begun = now_ns();
     must(kvshm_tier_open(a_, &t), "tier");
-    for (tier_ = about(); tier_.state == KVSHM_TIER_REBUILDING; tier_ = about()) {
+    for (tier_ = about(); tier_.state != KVSHM_TIER_OK; tier_ = about()) {
+      if (tier_.state == KVSHM_TIER_FAILED || now_ns() - begun > 60000000000u)
+        die("a tier that does not serve: %s", tier_.why);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     rebuild_ms_ = double(now_ns() - begun) / 1e6;
     block_ = o.block_bytes, blocks_ = o.blocks;
