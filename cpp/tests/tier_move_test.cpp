@@ -38,42 +38,36 @@ TEST(TierMove, ManyAskersOneTransfer) {
 
 TEST(TierMove, SameKeysStoredByManyAtOnce) {
   TierFile file("same");
-  {
-    Pool pool({256, 4096});
-    ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
-    ASSERT_TRUE(await_tier(pool.a));
-    std::vector<Child> children;
-    const keys_t keys = keys_of(1, 32);
-    for (int c = 0; c < 4; c++)
-      children.emplace_back([&](Wire& wire) {
-        kvshm_arena* a = attach(pool.name);
-        CHILD_CHECK(a && open_tier(a, file.path) == 0 && await_tier(a));
-        wire.tell();
-        CHILD_CHECK(wire.listen() == '.');
-        for (int round = 0; round < 50; round++) {
-          handles_t h(32);
-          if (kvshm_allocate(a, 32, raw(keys), nullptr, h.data(), nullptr, nullptr)) continue;
-          for (std::size_t i = 0; i < 32; i++) write_payload(a, h[i].id, keys[i]);
-          CHILD_CHECK(kvshm_register(a, h.data(), 32, nullptr, KVSHM_REJECT, h.data(), nullptr) ==
-                      32);
-          kvshm_drop(a, h.data(), 32);
-          if (round % 5 == 4) kvshm_evict(a, raw(keys), 32);
-        }
-        CHILD_CHECK(kvshm_tier_drain(a, 20000) == 0);
-        CHILD_CHECK(kvshm_close(a, 10000) == 0);
-        return 0;
-      });
-    for (Child& c : children) ASSERT_EQ(c.listen(), '.');
-    for (Child& c : children) c.tell();
-    for (Child& c : children) EXPECT_EQ(c.wait(), 0);
-    cache_chain(pool.a, keys);  // what was always evicted before its turn
-    ASSERT_EQ(kvshm_tier_drain(pool.a, 20000), 0);
-    kvshm_clear(pool.a);
-    EXPECT_EQ(tier_of(pool.a).slots_ready, 32u) << "one slot a key";
-    EXPECT_EQ(load_chain(pool.a, keys).right, 32u);
-    EXPECT_EQ(broken(pool.a), "");
-    EXPECT_EQ(broken_image(pool.a), "");
-  }
+  Pool pool({256, 4096});
+  std::vector<Child> children;
+  const keys_t keys = keys_of(1, 32);
+  for (int c = 0; c < 4; c++)
+    children.emplace_back([&](Wire& wire) {
+      CHILD_CHECK(wire.listen() == '.');
+      kvshm_arena* a = attach(pool.name);
+      CHILD_CHECK(a && open_tier(a, file.path) == 0 && await_tier(a));
+      for (int round = 0; round < 50; round++) {
+        handles_t h(32);
+        if (kvshm_allocate(a, 32, raw(keys), nullptr, h.data(), nullptr, nullptr)) continue;
+        for (std::size_t i = 0; i < 32; i++) write_payload(a, h[i].id, keys[i]);
+        CHILD_CHECK(kvshm_register(a, h.data(), 32, nullptr, KVSHM_REJECT, h.data(), nullptr) ==
+                    32);
+        kvshm_drop(a, h.data(), 32);
+        if (round % 5 == 4) kvshm_evict(a, raw(keys), 32);
+      }
+      CHILD_CHECK(kvshm_tier_drain(a, 20000) == 0);
+      CHILD_CHECK(kvshm_close(a, 10000) == 0);
+      return 0;
+    });
+  for (Child& c : children) c.tell();  // they make the file, too
+  for (Child& c : children) EXPECT_EQ(c.wait(), 0);
+  ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  kvshm_clear(pool.a);
+  EXPECT_EQ(tier_of(pool.a).slots_ready, 32u) << "one slot a key";
+  EXPECT_EQ(load_chain(pool.a, keys).right, 32u);
+  EXPECT_EQ(broken(pool.a), "");
+  EXPECT_EQ(broken_image(pool.a), "");
 }
 
 // Item 20 of the scenarios: random operations with moves between the tiers.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "arena/lock.hpp"
 #include "arena/slots.hpp"
@@ -88,11 +89,9 @@ void Mover::loop() {
     if (!awaited_.empty() || (!written_.empty() && !busy)) wait = 1;
     if (!limbo_.empty() && wait > 10) wait = 10;
     if (!more && !busy && engine_->idle()) more = true;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      more |= !jobs_.empty();
-    }
-    const int n = engine_->wait(landed, 64, more || wait < 0 ? 0 : unsigned(wait));
+    more |= wait <= 0 || !fall_asleep();
+    const int n = engine_->wait(landed, 64, more ? 0 : unsigned(wait));
+    wake_up();
     if (n < 0) {
       change_engine(n);
       continue;
@@ -102,6 +101,20 @@ void Mover::loop() {
     if (n) tell();
   }
   leave_engine();
+}
+
+// False: there is work. Else whoever brings some kicks, and nobody does otherwise: a kick is a system
+// call, which a thread that registers blocks shall not make for each of them.
+bool Mover::fall_asleep() {
+  const bool storing = may_store();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!jobs_.empty() || (storing && !offers_.empty())) return false;
+  return asleep_ = true;
+}
+
+void Mover::wake_up() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  asleep_ = false;
 }
 
 // Stopping, and nothing is left that must be waited for.
@@ -136,11 +149,13 @@ void Mover::take_work() {
 }
 
 void Mover::load(std::vector<LoadJob>&& jobs) {
+  bool asleep;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (LoadJob& j : jobs) jobs_.push_back(std::move(j));
+    asleep = std::exchange(asleep_, false);
   }
-  kick();
+  if (asleep) kick();
 }
 
 bool Mover::room(const Op& op) const {

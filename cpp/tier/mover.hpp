@@ -91,6 +91,8 @@ class Mover {
   static void* run(void* self);
   void loop();
   bool ended();
+  bool fall_asleep();
+  void wake_up();
   void take_work();
   void issue();
   void issue_from(std::deque<OpPtr>& queue);
@@ -111,6 +113,7 @@ class Mover {
   void leave_engine();
   void look_at_fences();
   // stores.cpp
+  bool may_store() const;
   bool begin_stores();  // true: there are more, and room for them
   bool begin_store(kvshm_handle h, bool first);
   bool queue_parents(kvshm_handle h);

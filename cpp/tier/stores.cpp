@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "arena/lock.hpp"
 #include "blocks/alloc.hpp"
@@ -42,6 +43,7 @@ bool hold_source(Arena& a, kvshm_handle h) {
 std::uint32_t Mover::offer(const kvshm_handle* h, std::uint32_t n) {
   Arena& a = t_.g2;
   std::uint32_t taken = 0, rejected = 0;
+  bool asleep = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_) return 0;
@@ -55,11 +57,12 @@ std::uint32_t Mover::offer(const kvshm_handle* h, std::uint32_t n) {
       stores_left_++;
       taken++;
     }
+    if (taken) asleep = std::exchange(asleep_, false);
   }
   a.count(kStat_tier_offered_total, n);
   a.count(kStat_tier_rejected_total, rejected);
   a.count(kStat_tier_dropped_total, n - taken - rejected);
-  if (taken) kick();
+  if (asleep) kick();
   return taken;
 }
 
@@ -79,13 +82,17 @@ void Mover::store_done(std::uint32_t n) {
   if (!stores_left_) idle_.wake();
 }
 
-bool Mover::begin_stores() {
-  if (broken_ || stalled_ || rebuilding_) return false;
+bool Mover::may_store() const {
+  if (broken_ || stalled_ || rebuilding_ || !ready_loads_.empty()) return false;
   if (t_.image->sb->tier.state.load(std::memory_order_acquire) != KVSHM_TIER_OK) return false;
   // Their blocks are held meanwhile: of a small arena only a few, lest allocations find no room.
   const unsigned few = t_.g2.nblocks / 8, most = few < 1 ? 1 : few < kStores ? few : kStores;
+  return stores_flying_ < most;
+}
+
+bool Mover::begin_stores() {
   for (unsigned i = 0; i < kBatch; i++) {
-    if (!ready_loads_.empty() || stores_flying_ >= most) return false;
+    if (!may_store()) return false;
     Offer o;
     {
       std::lock_guard<std::mutex> lock(mutex_);

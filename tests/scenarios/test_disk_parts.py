@@ -90,7 +90,8 @@ def test_s22_a_stopped_reader_of_loaded_blocks(player, arena_name, path):
     """)
     time.sleep(0.5)
     reader.worker.resume()
-    assert reader.get("all(bytes(lease.view(i)[:]) == content(raw_keys(0, 6)[i]) for i in range(6))")
+    assert reader.get(
+        "all(bytes(lease.view(i)[:]) == content(raw_keys(0, 6)[i]) for i in range(6))")
     for one in reader, other:
         one.do("a.close()")
     kvshm.remove(arena_name)
