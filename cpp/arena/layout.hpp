@@ -138,8 +138,8 @@ struct alignas(64) SlotRecord {
   std::atomic<std::uint64_t> drain_until;  // ms of CLOCK_BOOTTIME
   std::atomic<std::uint64_t> quota;        // blocks; 0 = none
   char label[64];
-  std::atomic<std::uint64_t> device_bytes;  // registered with its device, for the inspector
-  TierLine tier;                            // how its tier does, for the inspector
+  std::atomic<std::uint64_t> device_bytes;      // registered with its device, for the inspector
+  TierLine tier;                                // how its tier does, for the inspector
   std::atomic<std::uint64_t> stats[kStatRoom];  // totals go on over lives of the slot
   std::atomic<std::uint64_t> histograms[kHistograms][kBuckets];
   LeaseLine leases[kLeaseLines];

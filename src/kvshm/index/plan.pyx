@@ -71,8 +71,9 @@ cdef class MatchPlan:
     "miss". pending, pending_blocks: the fill that the first missing key is in all the same, and the
     length of that run: the decision was to compute it anyway. states: for each key behind the run,
     uint8 as Arena.presence: 0 is to be computed; 8, somebody else is at it; 1, present behind a
-    gap; 2, on disk (a plan does not load: see Arena.match). fits: free and evictable blocks suffice for the rest (a guess). waited, waits: seconds
-    spent on others' fills, and how many were awaited.
+    gap; 2, on disk (a plan does not load: see Arena.match). fits: free and evictable blocks suffice
+    for the rest (a guess). waited, waits: seconds spent on others' fills, and how many were
+    awaited.
     """
 
     def __cinit__(self, token=None):
