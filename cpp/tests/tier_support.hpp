@@ -28,6 +28,25 @@ struct TierSpec {
   std::uint32_t engine = KVSHM_TIER_AUTO, direct = KVSHM_AUTO, sync = 0, admit = 0, queue = 0,
                 deadline_ms = 0, write = KVSHM_TIER_WRITE_THROUGH;
 };
+inline kvshm_tier tier_of(kvshm_arena* a) {
+  auto t = sized<kvshm_tier>();
+  EXPECT_EQ(kvshm_get_tier(a, &t), 0) << kvshm_last_error();
+  return t;
+}
+// What runs where calls are refused (kvshm_refuse), and that the cause is said.
+inline void expect_engine(kvshm_arena* a, const TierSpec& s) {
+  const char *engine = std::getenv("KVSHM_TEST_ENGINE"), *why = std::getenv("KVSHM_TEST_WHY");
+  const kvshm_tier t = tier_of(a);
+  if (engine && *engine && s.engine == KVSHM_TIER_AUTO) {
+    EXPECT_STREQ(kvshm_tier_engine_name(t.engine), engine);
+  }
+  if (why && *why && s.engine == KVSHM_TIER_AUTO && s.direct == KVSHM_AUTO) {
+    const std::string said = t.why, off = "sysctl kernel.io_uring_disabled = 2";
+    // Another test may have it so for a while: then it is the cause.
+    EXPECT_TRUE(said.find(why) != said.npos || said.find(off) != said.npos)
+        << said << " does not say " << why;
+  }
+}
 inline int open_tier(kvshm_arena* a, const std::string& path, const TierSpec& s = {}) {
   kvshm_tier_options o = KVSHM_TIER_OPTIONS_INIT;
   const char* paths[] = {path.c_str()};
@@ -41,12 +60,9 @@ inline int open_tier(kvshm_arena* a, const std::string& path, const TierSpec& s 
   o.queue = s.queue;
   o.deadline_ms = s.deadline_ms;
   o.write = s.write;
-  return kvshm_tier_open(a, &o);
-}
-inline kvshm_tier tier_of(kvshm_arena* a) {
-  auto t = sized<kvshm_tier>();
-  EXPECT_EQ(kvshm_get_tier(a, &t), 0) << kvshm_last_error();
-  return t;
+  const int rc = kvshm_tier_open(a, &o);
+  if (rc == 0) expect_engine(a, s);
+  return rc;
 }
 inline bool await_tier(kvshm_arena* a, std::uint32_t state = KVSHM_TIER_OK, int ms = 10000) {
   for (const std::int64_t end = now_ms() + ms; now_ms() < end; usleep(2000))

@@ -12,6 +12,14 @@ using namespace kvshm_test;
 
 class TierBy : public testing::TestWithParam<std::uint32_t> {
  protected:
+  void SetUp() override {
+    TierFile file("probe");
+    Pool pool;
+    const int rc = open_tier(pool.a, file.path, spec());
+    if (rc == -KVSHM_EUNSUPPORTED && GetParam() == KVSHM_TIER_URING)
+      GTEST_SKIP() << kvshm_last_error();
+    ASSERT_EQ(rc, 0) << kvshm_last_error();
+  }
   TierSpec spec() const {
     TierSpec s;
     s.engine = GetParam();

@@ -5,7 +5,8 @@
  *
  * Runs a command for which the kernel refuses calls of io_uring, or opens with O_DIRECT. ERROR is
  * EPERM, ENOSYS, EINVAL, ENOMEM or a number. later= and when=: not before so many seconds have gone,
- * or before the file exists. Exit status as the command's; 125: it could not be run so. */
+ * or before the file exists. sysctl=2: with kernel.io_uring_disabled so, for the whole host, and as it
+ * was afterwards. Exit status as the command's; 125: it could not be run so; 77: no such sysctl here. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -24,6 +25,8 @@ static struct refusal rules[REFUSAL_MOST];
 static unsigned nrules;
 static double later = -1;
 static const char* when;
+static const char* sysctl_value;
+static char sysctl_before[16];
 static volatile sig_atomic_t child;
 
 static int number_of(const char* error) {
@@ -51,6 +54,7 @@ static int option(const char* text) {
   value++;
   if (IS("later")) return (later = atof(value)) >= 0;
   if (IS("when")) return (when = value, 1);
+  if (IS("sysctl")) return (sysctl_value = value, 1);
   error = number_of(value);
   if (error <= 0 || nrules + 3 > REFUSAL_MOST) return 0;
   if (IS("setup")) return add(SYS_io_uring_setup, -1, 0, error), 1;
@@ -63,6 +67,19 @@ static int option(const char* text) {
 #endif
   add(SYS_openat, 2, REFUSAL_DIRECT, error);
   return 1;
+}
+
+/* Writes it; before: what it was, if asked for. */
+static int set_sysctl(const char* value, char* before, size_t n) {
+  const char* path = "/proc/sys/kernel/io_uring_disabled";
+  FILE* f = fopen(path, "r");
+  int well;
+  if (!f) return -1;
+  well = !before || fgets(before, (int)n, f);
+  fclose(f);
+  if (!well || !(f = fopen(path, "w"))) return -1;
+  well = fputs(value, f) >= 0;
+  return fclose(f) == 0 && well ? 0 : -1;
 }
 
 static void hand_on(int signal) {
@@ -145,7 +162,8 @@ static int run(char** command, int to) {
   int rc;
   memcpy(now_or_later, rules, sizeof rules);
   for (i = 0; to >= 0 && i < nrules; i++) now_or_later[i].error = 0;
-  rc = refuse_calls(now_or_later, nrules, to >= 0 ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0);
+  rc = !nrules ? 0
+               : refuse_calls(now_or_later, nrules, to >= 0 ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0);
   if (rc < 0) return fprintf(stderr, "refuse: no filter: %s\n", strerror(-rc)), 125;
   if (to >= 0 && send_descriptor(to, rc)) return perror("refuse: listener"), 125;
   if (to >= 0) close(rc);
@@ -159,8 +177,25 @@ int main(int argc, char** argv) {
   (void)argc;
   for (i = 1; argv[i] && strcmp(argv[i], "--"); i++)
     if (!option(argv[i])) return fprintf(stderr, "refuse: %s?\n", argv[i]), 125;
-  if (!argv[i] || !argv[i + 1] || !nrules)
+  if (!argv[i] || !argv[i + 1] || !(nrules || sysctl_value) ||
+      (sysctl_value && (later >= 0 || when)))
     return fprintf(stderr, "refuse setup=EPERM ... -- command\n"), 125;
+  if (sysctl_value) {
+    signal(SIGTERM, hand_on);
+    signal(SIGINT, hand_on);
+    if (set_sysctl(sysctl_value, sysctl_before, sizeof sysctl_before)) return 77;
+    child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      return run(argv + i + 1, -1);
+    }
+    status = 125 << 8;
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (set_sysctl(sysctl_before, NULL, 0))
+      return perror("refuse: the sysctl is not restored"), 125;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
   if (later < 0 && !when) return run(argv + i + 1, -1); /* becomes the command */
 
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) return perror("socketpair"), 125;
