@@ -281,7 +281,7 @@ TEST_P(TierHang, ASlowDiskTakesWhatItCan) {
     const std::int64_t took = now_ms() - before;
     const std::uint32_t left = tier_of(a).queued;
     CHILD_CHECK(left > kQueue / 2);  // it did not wait for these
-    CHILD_CHECK(took < 2 * kLimitMs);
+    CHILD_CHECK(took < kLimitMs);    // nor for those under way
     CHILD_CHECK(kvshm_tier_drain(a, 30000) == 0);
     std::printf("4 loads in %lld ms before %u stores\n", (long long)took, left);
     std::fflush(stdout);
