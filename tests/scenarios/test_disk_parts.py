@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk parts of S18, S21-S23, S29, S34, S36, S42 and S75: what holds in memory holds there."""
+"""The disk parts of S18, S21-S23, S29, S34, S36, S42, S67, S75: what holds in memory holds there."""
 import os
 import stat
 import time
@@ -8,6 +8,7 @@ import kvshm
 import numpy as np
 import pytest
 from support.arenas import BLOCK, content, eventually, keys, make_arena, store  # noqa: F401
+from support.cli import kvshm_cli
 from support.users import MALLORY, become, need_root
 
 IDENTITY = dict(model="llama", weights="sha256:" + "1" * 64, dtype="bfloat16", layout="BLHNC",
@@ -275,3 +276,26 @@ def test_s75_a_tier_cleared_now(tiered):
     assert arena.tier_clear(10) == 6
     assert arena.presence(wanted).sum() == 0
     assert load(arena, wanted) == 0
+
+
+def test_s67_slots_that_lost_their_heads_are_counted(tiered):
+    """Chains of 16 on disk, of some the first two slots gone: found no more, and `kvshm stat` counts
+    what lies behind."""
+    arena = tiered(256)
+    chains = [keys(16, seed=100 + i) for i in range(12)]
+    for chain in chains:
+        to_disk(arena, chain)
+    image = arena.tier.image
+    assert tally(image) == dict(cached_blocks=192, unreachable_blocks=0, unreachable_share=0.0)
+    with kvshm.Arena.attach(image, helper=False, pin="off") as slots:
+        for chain in chains[:5]:
+            assert slots.evict(chain[:2]) == 2
+    assert tally(image)["unreachable_blocks"] == 5 * 14
+    for i, chain in enumerate(chains):
+        assert load(arena, chain) == (0 if i < 5 else 16)
+
+
+def tally(name):
+    said = kvshm_cli("stat", "--json", name)
+    assert said.code == 0, said
+    return said.json["chains"]
