@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk parts of S18, S21-S23, S29, S34, S36, S42, S67, S75: what holds in memory holds there."""
+"""Disk parts of S18, S21-S23, S29, S34, S36, S42, S67, S75: what holds in memory holds there."""
 import os
 import stat
 import time
@@ -279,7 +279,7 @@ def test_s75_a_tier_cleared_now(tiered):
 
 
 def test_s67_slots_that_lost_their_heads_are_counted(tiered):
-    """Chains of 16 on disk, of some the first two slots gone: found no more, and `kvshm stat` counts
+    """Chains on disk, of some the first two slots gone: found no more, and `kvshm stat` counts
     what lies behind."""
     arena = tiered(256)
     chains = [keys(16, seed=100 + i) for i in range(12)]
