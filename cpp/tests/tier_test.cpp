@@ -113,6 +113,50 @@ TEST(Tier, HitsGoOnAfterAReboot) {
   EXPECT_EQ(load_chain(pool.a, keys).right, 30u);
 }
 
+// Every slot in use, everybody ends, also by SIGKILL, and all of shared memory is gone or still there.
+TEST(Tier, AFullTierServesAfterARestart) {
+  for (const bool reboot : {false, true}) {
+    TierFile file("full");
+    Pool pool({32, 4096});
+    TierSpec s;
+    s.bytes = 300 * 4096;
+    {
+      Child writer([&](Wire& wire) {
+        kvshm_arena* a = attach(pool.name);
+        CHILD_CHECK(a && open_tier(a, file.path, s) == 0 && await_tier(a));
+        for (std::uint64_t c = 0; c < 60; c++) {
+          cache_chain(a, keys_of(1 + c * 8, 8));
+          CHILD_CHECK(kvshm_tier_drain(a, 10000) == 0);
+        }
+        wire.tell();
+        wire.listen(60000);
+        return 0;
+      });
+      ASSERT_EQ(writer.listen(60000), '.');
+      writer.kill();
+    }
+    if (reboot) {
+      kvshm_clear(pool.a);
+      EXPECT_EQ(kvshm_remove((pool.name + "-g3").c_str(), nullptr, 1), 0);
+    }
+    ASSERT_EQ(open_tier(pool.a, file.path, s), 0) << kvshm_last_error();
+    ASSERT_TRUE(await_tier(pool.a));
+    const kvshm_tier t = tier_of(pool.a);
+    EXPECT_GE(t.slots_ready, t.slots * 9 / 10) << reboot;
+    kvshm_clear(pool.a);
+    std::uint32_t right = 0;
+    std::int64_t held = 0;
+    for (std::uint64_t c = 0; c < 60; c++) {
+      const Loaded l = load_chain(pool.a, keys_of(1 + c * 8, 8));
+      right += l.right;
+      held += l.held;
+    }
+    EXPECT_EQ(right, held) << "bytes of their keys";
+    EXPECT_GE(right, t.slots / 2) << reboot;
+    EXPECT_EQ(stats(pool.a).tier_damaged_total, 0u) << reboot;
+  }
+}
+
 TEST(Tier, TwoArenasOnOneFileAreRefused) {
   TierFile file("two");
   Pool one({16, 4096}), two({16, 4096});
