@@ -61,11 +61,11 @@ class Drive {
     for (tier_ = about(); tier_.state != KVSHM_TIER_OK; tier_ = about()) {
       if (tier_.state == KVSHM_TIER_FAILED || now_ns() - begun > 60000000000u)
         die("a tier that does not serve: %s", tier_.why);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     rebuild_ms_ = double(now_ns() - begun) / 1e6;
     block_ = o.block_bytes, blocks_ = o.blocks;
-    if (args.number("fill", 1)) fill();
+    if (args.number("fill", 1)) fill(args.number("fill_ms", kHour));
   }
   ~Drive() {
     kvshm_close(a_, kLimitMs);
@@ -76,7 +76,7 @@ class Drive {
     tier_ = about();
     out.add("engine", kvshm_tier_engine_name(tier_.engine))
         .add("slots", tier_.slots)
-        .add("ready", tier_.slots_ready)
+        .add("slots_ready", tier_.slots_ready)
         .add("registered", std::uint64_t(tier_.registered))
         .add("rebuild_ms", rebuild_ms_);
   }
@@ -181,7 +181,7 @@ class Drive {
   }
 
  private:
-  static constexpr std::uint64_t kQueued = 64;
+  static constexpr std::uint64_t kQueued = 64, kHour = 3600000;
 
   kvshm_tier about() {
     kvshm_tier t = KVSHM_TIER_INIT;
@@ -209,14 +209,15 @@ class Drive {
     must(kvshm_drop(a_, &held_.front(), 1), "drop");
     held_.pop_front();
   }
-  // Every slot once, with contents of its own; then they are read in another order, again and again.
-  void fill() {
+  // Every slot once, or as many as there is time for, with contents of its own; then they are read
+  // in another order, again and again.
+  void fill(std::uint64_t ms) {
     for (std::uint64_t i = 0; i < blocks_; i++) {
       auto* p = static_cast<std::uint8_t*>(kvshm_block_data(a_, std::uint32_t(i)));
       for (std::uint64_t at = 0; at < block_; at += sizeof(Key)) make_key(i + 2, at, p + at);
     }
-    write(~std::uint64_t{0} / 2000000, tier_.slots);
-    order_ = shuffled(tier_.slots, 3);
+    write(ms, tier_.slots);
+    order_ = shuffled(newest_, 3);
   }
   Key next_key() {
     if (order_.empty()) die("nothing was stored");

@@ -6,9 +6,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,12 @@ import jsonschema
 import numpy as np
 import pytest
 
-from kvshm.tools.benchmarks import bench, main, pyside, redis, report, rows
+from kvshm.tools import environments
+from kvshm.tools.benchmarks import arenas, bench, main, p5_disk, pyside, redis, report, rows
+from kvshm.tools.benchmarks.mounts import Mounts
+from kvshm.tools.benchmarks.native import BenchError, Facts, Role, until
+from kvshm.tools.benchmarks.peers.catalog import DISKS, Peer
+from kvshm.tools.benchmarks.progress import Progress
 from kvshm.tools.benchmarks.rows import AT_LEAST, AT_MOST, Row, Target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -265,3 +274,145 @@ def test_the_connectors_figures_come_with_a_page(tmp_path: Path) -> None:
     assert {r["limit"] for r in gates} == {2000, 500, 50}
     page = (tmp_path / "page.md").read_text()
     assert page.startswith("# tools/bench vllm") and "its keys, once" in page
+
+
+# ---- disk ----------------------------------------------------------------------------------------
+
+SMALL = p5_disk.Disk(p5_disk.default_folder(), 256 << 20, 2, 50, 5000)
+
+
+def small_bench(native: Path) -> bench.Bench:
+    return bench.Bench(str(native), Mounts({}), bench.QUICK, Progress(["P5"]))
+
+
+def tier_role(stack: ExitStack, one: bench.Bench, folder: Path) -> Role:
+    return one.role(stack, "disk", name=one.arena(), file=folder / "tier", bytes=SMALL.file_bytes,
+                    block=2 << 20, run=p5_disk.RUN, memory=224 << 20)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """On a disk."""
+    with tempfile.TemporaryDirectory(prefix="kvshm-bench-", dir=SMALL.folder) as made:
+        yield Path(made)
+
+
+@pytest.mark.timeout(300)
+def test_a_rebuild_is_of_records_that_the_library_wrote(native: Path) -> None:
+    before = leftovers()
+    [got] = p5_disk._rebuild(small_bench(native), SMALL)
+    assert leftovers() == before
+    assert got.value and got.value > 0 and got.unit == "ms" and got.samples == 3
+    assert got.blocks and SMALL.slots <= got.blocks < SMALL.slots * 1.1
+    assert f"{got.blocks:,} slots" in got.note
+
+
+@pytest.mark.timeout(300)
+def test_a_rebuild_without_its_records_is_no_figure(
+    tmp_path: Path, native: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = p5_disk._opened
+
+    def emptied(one: bench.Bench, tier: dict[str, Any], **how: object) -> Facts:
+        facts = opened(one, tier, **how)
+        if how["fill"]:
+            os.remove(tier["file"])
+        return facts
+
+    monkeypatch.setattr(p5_disk, "_opened", emptied)
+    with pytest.raises(BenchError, match="0 blocks of .* are there after a rebuild"):
+        p5_disk._rebuild(small_bench(native), SMALL)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("there", ["its environment", "nothing", "a driver that fails"])
+def test_a_local_disk_stands_beside(
+    native: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    peer = DISKS[p5_disk.PEER]
+    installed = (environments.folder_of(peer.steps) / "complete").exists()
+    if there == "its environment" and not installed:
+        pytest.skip("LMCache is not installed here: tools/bench disk does it")
+
+    def prepared(name: str) -> tuple[Path, Peer]:
+        if there == "nothing":
+            raise environments.Absent("no such package")
+        return Path(sys.executable), peer  # in which there is no LMCache
+
+    if there != "its environment":
+        monkeypatch.setattr(p5_disk, "prepared", prepared)
+    one = small_bench(native)
+    with ExitStack() as stack:
+        got = p5_disk._peer(one, SMALL, tier_role(stack, one, folder), folder)
+    names = ["get", "one get, p50", "one get, p99", "put"]
+    assert [r.what for r in got] == [f"{name} of 2 MiB beside LMCache: {who}" for name in names
+                                     for who in ("kvshm", "its local disk")]
+    assert all(r.reference == r.what.endswith("local disk") for r in got)
+    for r in got:
+        if r.reference and there != "its environment":
+            why = "no such package" if there == "nothing" else "No module named"
+            assert r.value is None and r.note.startswith("not measured: ") and why in r.note
+        else:
+            assert r.value and r.value > 0
+
+
+# ---- what is left --------------------------------------------------------------------------------
+
+
+def names_of(pid: int) -> list[str]:
+    return [name for name in os.listdir("/dev/shm") if name.startswith(f"kvshm.bench-{pid}-")]
+
+
+def left_by_a_killed_one(name: str) -> subprocess.Popen[str]:
+    made = subprocess.Popen(
+        [sys.executable, "-c", "import kvshm, os, sys\n"
+         f"a = kvshm.Arena.create('{name}'.format(os.getpid()), blocks=8, block_bytes=4096, "
+         "helper=False)\nprint(a.name, flush=True)\nsys.stdin.read()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert made.stdout is not None and made.stdout.readline()
+    return made
+
+
+@pytest.mark.parametrize("name", ["bench-{}-0", "bench-vllm-{}-3", "bench-peers-16-{}"])
+def test_what_a_killed_run_left_goes_with_the_next(name: str) -> None:
+    dead, alive = left_by_a_killed_one(name), left_by_a_killed_one(name)
+    try:
+        dead.kill()
+        dead.wait(30)
+        files = [Path("/dev/shm", "kvshm." + name.format(one.pid)) for one in (dead, alive)]
+        assert [file.exists() for file in files] == [True, True]
+        with arenas.swept():
+            assert [file.exists() for file in files] == [False, True]
+        assert files[1].exists()
+    finally:
+        alive.kill()
+        alive.wait(30)
+        arenas.sweep()
+        assert not files[1].exists()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("everybody", [True, False], ids=["its group", "itself"])
+def test_an_interrupted_run_leaves_nothing(
+    native: Path, folder: Path, number: int, everybody: bool
+) -> None:
+    if not shutil.which("fio"):
+        pytest.skip("no fio here: tools/bench disk installs it")
+    run = subprocess.Popen(
+        [sys.executable, "-m", "kvshm.tools.benchmarks", "disk", "--quick", "--dir", str(folder),
+         "--without-peers", "--native", str(native)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        until(lambda: bool(names_of(run.pid)), 60, "an arena of the run")
+        if everybody:
+            os.killpg(run.pid, number)
+        else:
+            os.kill(run.pid, number)
+        _, errors = run.communicate(timeout=30)
+    finally:
+        run.kill()
+        run.wait(30)
+    assert run.returncode == 128 + number, errors
+    assert "Traceback" not in errors
+    assert names_of(run.pid) == [] and os.listdir(folder) == []

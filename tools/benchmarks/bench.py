@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from . import machine
+from . import arenas, machine
 from .mounts import HUGE, PAGES, Mounts
 from .native import BenchError, Facts, Role
 from .progress import Progress
@@ -74,22 +74,24 @@ class Bench:
     def ms(self) -> int:
         return self.scale.round_ms
 
+    def arena(self) -> str:
+        """The name of a new one; arenas.swept() removes it if who made it could not."""
+        return f"{arenas.PREFIX}{os.getpid()}-{next(_numbers)}"
+
     def role(self, stack: ExitStack, kind: str, **args: object) -> Role:
         given = [f"{name}={value}" for name, value in args.items() if value != ""]
         one = Role([self.program, kind, *given])
-        stack.callback(one.close)
-        return one
+        return stack.enter_context(one)
 
     def python(self, stack: ExitStack, kind: str, **args: object) -> Role:
         given = [f"{name}={value}" for name, value in args.items() if value != ""]
         one = Role([sys.executable, "-m", "kvshm.tools.benchmarks.pyside", kind, *given])
-        stack.callback(one.close)
-        return one
+        return stack.enter_context(one)
 
     def store(self, stack: ExitStack, pages: str, **args: object) -> Stored:
         """Args are those of the role `store`; blocks without data unless it is told otherwise."""
         folder = self.mounts.folders[pages]
-        name = f"bench-{os.getpid()}-{next(_numbers)}"
+        name = self.arena()
         role = self.role(stack, "store", name=name, dir=folder, huge=int(pages == HUGE),
                          **({"chain": self.scale.chain} | args))
         found = role.facts["page_bytes"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
@@ -11,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import (e_hits, fio, machine, p1_lookup, p2_match, p3_copy, p4_insert, p5_disk, p6_attach,
-               p8_reap, p9_size, report)
+from . import (arenas, e_hits, fio, machine, p1_lookup, p2_match, p3_copy, p4_insert, p5_disk,
+               p6_attach, p8_reap, p9_size, report)
 from .bench import QUICK, Bench, Scale
 from .connector import v1_request, v2_transfers
 from .mounts import mounted
@@ -40,7 +41,12 @@ VLLM: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = args.run
-    return run(args)
+    try:
+        with arenas.swept():
+            return run(args)
+    except KeyboardInterrupt:
+        print("tools/bench: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def _micro(args: argparse.Namespace) -> int:
@@ -106,11 +112,12 @@ def _disk(args: argparse.Namespace) -> int:
         return 2
     disk = p5_disk.Disk(
         args.dir or p5_disk.default_folder(), (1 << 30) if args.quick else (4 << 30),
-        args.rounds or (3 if args.quick else 16), 300 if args.quick else 1000)
+        args.rounds or (3 if args.quick else 16), 300 if args.quick else 1000,
+        100_000 if args.quick else 1_000_000, not args.without_peers)
     return _targets(args, "disk", {"P5": (p5_disk.TITLE, partial(p5_disk.measure, disk=disk))},
                     Scale(rounds=disk.rounds), str(args.native), fio=fio.version(),
                     file_system=p5_disk.file_system(disk.folder), file_bytes=disk.file_bytes,
-                    round_ms=disk.ms)
+                    round_ms=disk.ms, slots=disk.slots)
 
 
 def _peers(args: argparse.Namespace) -> int:
@@ -188,17 +195,20 @@ def _parser() -> argparse.ArgumentParser:
                           help="also keep the table as this page")
     eviction.set_defaults(quick=False)
     disk = commands.add_parser(
-        "disk", help="the NVMe tier beside fio",
-        description="P5: transfers and checksums of the tier beside fio, on one file, in turn. "
-                    "Exit status: 0 if the target holds, 1 if it is broken, 2 if it could not be "
-                    "measured.")
+        "disk", help="the NVMe tier beside fio and LMCache's local disk",
+        description="P5: transfers and checksums of the tier beside fio and LMCache's local disk, "
+                    "in turn, and how long the tier's records take to be read back after a "
+                    "reboot. Exit status: 0 if the target holds, 1 if it is broken, 2 if it could "
+                    "not be measured.")
     disk.add_argument("--json", action="store_true", help="one JSON document in place of a table")
     disk.add_argument("--dir", type=Path, metavar="DIR",
-                      help="of the file that is read and written, 4 GiB, removed in the end; "
-                           "default: where temporary files go, on a disk")
+                      help="of the files that are read and written, three of 4 GiB at most, "
+                           "removed in the end; default: where temporary files go, on a disk")
     disk.add_argument("--quick", action="store_true",
                       help="a small file and few rounds: shows that it works")
     disk.add_argument("--rounds", type=_rounds, metavar="N", help="pairs of rounds, in place of 16")
+    disk.add_argument("--without-peers", action="store_true",
+                      help="not beside LMCache, which is installed for it once")
     disk.add_argument("--out", type=Path, metavar="FILE", help="also keep the table as this page")
     disk.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
     for one, run in ((micro, _micro), (peers, _peers), (vllm, _vllm), (eviction, _eviction),

@@ -62,6 +62,15 @@ class Role:
         self._process.kill()
         self._process.wait(ROUND_SECONDS)
 
+    def __enter__(self) -> Role:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Who is interrupted does not wait for the end of a round."""
+        if kind is not None and not issubclass(kind, Exception):
+            self.kill()
+        self.close()
+
     def close(self) -> None:
         if self._process.stdin is not None:
             try:

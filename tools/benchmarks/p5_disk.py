@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""P5: blocks down to the tier and up from it, with their checksums, beside fio."""
+"""P5: blocks down to the tier and up from it, with their checksums, beside fio and beside
+LMCache's local disk; and the records of a file, read back after a reboot."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from ..environments import Absent
 from . import fio
 from .bench import Bench
 from .native import BenchError, Facts, Role
+from .peers.measure import Asked, prepared
 from .rounds import interleave, samples
-from .rows import AT_LEAST, Row, row
+from .rows import AT_LEAST, Row, row, skipped
 
 TITLE = "NVMe: the tier with its checksums, of fio"
 SIZES = {"512 KiB": 512 << 10, "2 MiB": 2 << 20}
@@ -29,6 +32,10 @@ LEAST_SHARE, MOST_CPU = 0.95, 1.3
 MEMORY = 512 << 20  # of blocks that transfers go through: more than caches, less than the file
 SPARE = 1 << 30
 RESAMPLES, SEED = 2000, 5
+SLOT, RECORD = 4096, 64
+FILL_MS = 240_000  # at most: what is stored by then is what is read back
+READ_BACK = 0.999  # of the records, or it is not a rebuild that was measured
+PEER, PEER_SIZE = "lmcache-disk", "2 MiB"
 
 
 @dataclass(frozen=True)
@@ -37,17 +44,21 @@ class Disk:
     file_bytes: int
     rounds: int
     ms: int
+    slots: int
+    peers: bool = True
 
 
 def measure(bench: Bench, disk: Disk) -> list[Row]:
     rows: list[Row] = []
-    for number, (size, block) in enumerate(SIZES.items()):
+    others: list[Row] = []
+    for size, block in SIZES.items():
         with ExitStack() as stack:
-            folder = _folder(stack, disk)
+            files = 3 if disk.peers and size == PEER_SIZE else 2
+            folder = _folder(stack, disk, files * disk.file_bytes)
             beside = _made(folder / "fio", disk.file_bytes)
             bench.progress.step(f"filling a tier, {size}", 0)
             role = bench.role(
-                stack, "disk", name=f"bench-{os.getpid()}-{number}", file=folder / "tier",
+                stack, "disk", name=bench.arena(), file=folder / "tier",
                 bytes=disk.file_bytes, block=block, run=RUN,
                 memory=min(MEMORY, disk.file_bytes // 4))
             _ = role.facts
@@ -56,7 +67,9 @@ def measure(bench: Bench, disk: Disk) -> list[Row]:
                 rows += _both(bench, disk, role, beside, way, size, depths[size])
                 if way == "read":
                     rows += _one(bench, disk, role, beside, size)
-    return rows
+                    if disk.peers and size == PEER_SIZE:
+                        others = _peer(bench, disk, role, folder)
+    return rows + others + _rebuild(bench, disk)
 
 
 def ratios(rows: list[Row]) -> dict[str, float | None]:
@@ -108,6 +121,74 @@ def _one(bench: Bench, disk: Disk, role: Role, path: Path, size: str) -> list[Ro
             for q in ("p50", "p99") for name, facts in got.items()]
 
 
+# What is asked of both, as rows have it: the figure, its unit, how it is called.
+BESIDE = {"read": (("gb_per_second", "GB/s", "get"),),
+          "one": (("p50_us", "us", "one get, p50"), ("p99_us", "us", "one get, p99")),
+          "write": (("gb_per_second", "GB/s", "put"),)}
+OURS, THEIRS = "kvshm", "its local disk"
+
+
+def _peer(bench: Bench, disk: Disk, role: Role, folder: Path) -> list[Row]:
+    """The same words to both, what is stored last: then the blocks that are read are others. What
+    cannot be measured says why."""
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        asked, absent, version = None, "", ""
+        try:
+            python, peer = prepared(PEER)
+            asked = stack.enter_context(Asked(
+                peer, python, [str(folder / "lmcache"), str(disk.file_bytes),
+                               str(SIZES[PEER_SIZE]), str(RUN),
+                               str(min(MEMORY, disk.file_bytes // 4))], folder / "lmcache.log"))
+            bench.progress.step("filling LMCache's local disk", 0)
+            version = asked.start().get("version", "")
+        except Absent as e:
+            absent = str(e)
+        for order, figures in BESIDE.items():
+            candidates = {OURS: partial(role.run, f"{order} {disk.ms}")}
+            if asked and not asked.reason:
+                candidates[THEIRS] = partial(asked.run, f"{order} {disk.ms}")
+            got = interleave(candidates, max(3, disk.rounds // 2), bench.progress,
+                             f"{order} beside LMCache")
+            why = asked.reason if asked else absent
+            for field, unit, what in figures:
+                name = f"{what} of {PEER_SIZE} beside LMCache"
+                rows.append(row(f"{name}: {OURS}", samples(got[OURS], field), unit))
+                rows.append(
+                    skipped(f"{name}: {THEIRS}", unit, why, reference=True) if why else
+                    row(f"{name}: {THEIRS}", samples(got[THEIRS], field), unit, reference=True,
+                        note=f"lmcache {version}, O_DIRECT, no checksums"))
+    return rows
+
+
+def _rebuild(bench: Bench, disk: Disk) -> list[Row]:
+    """A reboot takes the arena and the image of the slots; the file stays. From the opening of the
+    tier until it serves."""
+    bytes_ = disk.slots * (SLOT + RECORD) + (1 << 20)
+    with ExitStack() as stack:
+        folder = _folder(stack, disk, bytes_)
+        tier = {"file": folder / "tier", "bytes": bytes_, "block": SLOT, "run": RUN,
+                "memory": min(MEMORY, bytes_ // 4)}
+        bench.progress.step(f"filling {disk.slots:,} slots of 4 KiB", 0)
+        stored = _opened(bench, tier, fill=1, fill_ms=FILL_MS)["slots_ready"]
+        times, back = [], stored
+        for number in range(max(3, disk.rounds // 3)):
+            bench.progress.step("reading records back", number / disk.rounds)
+            facts = _opened(bench, tier, fill=0)
+            slots, back = facts["slots"], facts["slots_ready"]
+            if not READ_BACK * stored <= back <= stored:
+                raise BenchError(f"{back:,} blocks of {stored:,} are there after a rebuild")
+            times.append(facts["rebuild_ms"] * 1e6 / slots)
+    return [row("rebuild after a reboot, a million slots of 4 KiB", times, "ms", blocks=slots,
+                note=f"measured with {slots:,} slots, {stored:,} blocks stored, {back:,} back")]
+
+
+def _opened(bench: Bench, tier: dict[str, object], **how: object) -> Facts:
+    """By a process that then removes the arena, with its image."""
+    with ExitStack() as stack:
+        return bench.role(stack, "disk", name=bench.arena(), **tier, **how).facts
+
+
 def interval(values: list[float]) -> tuple[float, float]:
     """95 %, of the median, by bootstrap."""
     chance = random.Random(SEED)
@@ -137,14 +218,14 @@ def file_system(folder: Path) -> str:
     return kind
 
 
-def _folder(stack: ExitStack, disk: Disk) -> Path:
-    """Of two files."""
+def _folder(stack: ExitStack, disk: Disk, nbytes: int) -> Path:
+    """Of files with so many bytes together."""
     if not disk.folder.is_dir():
         raise BenchError(f"{disk.folder}: no such folder (--dir)")
     if file_system(disk.folder) == "tmpfs":
         raise BenchError(f"{disk.folder} is memory, not a disk (--dir)")
     at = os.statvfs(disk.folder)
-    free, wanted = at.f_bavail * at.f_frsize, 2 * disk.file_bytes + SPARE
+    free, wanted = at.f_bavail * at.f_frsize, nbytes + SPARE
     if free < wanted:
         raise BenchError(f"{disk.folder}: {free >> 20} MiB free, {wanted >> 20} MiB wanted (--dir)")
     return Path(stack.enter_context(

@@ -39,8 +39,7 @@ _numbers = itertools.count()
 def role(stack: ExitStack, kind: str, **args: object) -> Role:
     given = [f"{name}={value}" for name, value in args.items() if value != ""]
     one = Role([sys.executable, "-m", f"{__package__}.roles", kind, *given])
-    stack.callback(one.close)
-    return one
+    return stack.enter_context(one)
 
 
 def arena(bench: Bench, pages: str) -> dict[str, str]:

@@ -64,3 +64,8 @@ PEERS = {
         notes=("a script in the server finds the prefix and counts pins: one round trip",
                _HASHED_BY_US)),
 }
+
+# Asked by tools/bench disk, in its own words.
+DISKS = {
+    "lmcache-disk": Peer("LMCache's local disk", "drive_lmcache_disk.py", False, _LMCACHE),
+}

@@ -20,7 +20,7 @@ from .. import redis
 from ..native import BenchError, Facts, Role
 from ..progress import Progress
 from ..rounds import interleave, samples
-from .catalog import KVSHM, PEERS, SOURCES, Peer
+from .catalog import DISKS, KVSHM, PEERS, SOURCES, Peer
 
 # Told to peers that would otherwise call home or fill the screen.
 QUIET = {"LMCACHE_TRACK_USAGE": "false", "DO_NOT_TRACK": "1", "LMCACHE_LOG_LEVEL": "WARNING",
@@ -106,6 +106,12 @@ class Asked:
     def close(self) -> None:
         self._role.close()
 
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._role.__exit__(*error)
+
     def _failed(self, error: BenchError) -> None:
         said = self._log.read_text(errors="replace").strip().splitlines()
         telling = [line for line in said if TELLING.match(line)] or said
@@ -156,6 +162,12 @@ def _prepare(name: str, peer: Peer, result: Result) -> Path:
     return python
 
 
+def prepared(name: str) -> tuple[Path, Peer]:
+    """The interpreter of a local disk's driver. Absent says why there is none."""
+    peer = DISKS[name]
+    return python_with(name, peer.steps), peer
+
+
 @contextmanager
 def _drivers(pythons: dict[str, Path], more: dict[str, list[str]], block: int, scale: Scale,
              logs: Path) -> Iterator[dict[str, Asked]]:
@@ -165,7 +177,7 @@ def _drivers(pythons: dict[str, Path], more: dict[str, list[str]], block: int, s
             drivers[name] = Asked(PEERS[name], python,
                                   [str(block), scale.shapes, *more.get(name, [])],
                                   logs / f"{name}-{block}")
-            stack.callback(drivers[name].close)
+            stack.enter_context(drivers[name])
         yield drivers
 
 
