@@ -74,6 +74,7 @@ inline bool await_tier(kvshm_arena* a, std::uint32_t state = KVSHM_TIER_OK, int 
 inline std::string broken_image(kvshm_arena* a) {
   kvshm_arena* image = attach(tier_of(a).image);
   if (!image) return "no image";
+  kvshm_reap(image, nullptr);  // a mover would, within half a second
   const std::string text = broken(image);
   kvshm_close(image, 1000);
   return text;

@@ -271,18 +271,20 @@ void Mover::flush_pages(bool all) {
   if (!all && !quiet && written_.size() < kPageSlots && now_ms() - written_since_ < kPageMs) return;
   std::vector<kvshm_handle> slots;
   slots.swap(written_);
+  // In the order of their writes, heads first; what begins last stands in front of the queue.
+  std::vector<OpPtr> pages;
   while (!slots.empty()) {
-    const std::uint64_t p = slots.back().id / kRecordsPerPage;
     auto op = std::make_unique<Op>();
     op->kind = Op::kPage;
-    op->number = p;
-    for (std::size_t i = slots.size(); i-- > 0;) {
-      if (slots[i].id / kRecordsPerPage != p) continue;
-      op->slots.push_back(slots[i]);
-      slots.erase(slots.begin() + std::ptrdiff_t(i));
-    }
-    begin_page(std::move(op));
+    op->number = slots.front().id / kRecordsPerPage;
+    std::erase_if(slots, [&](const kvshm_handle& h) {
+      if (h.id / kRecordsPerPage != op->number) return false;
+      op->slots.push_back(h);
+      return true;
+    });
+    pages.push_back(std::move(op));
   }
+  for (; !pages.empty(); pages.pop_back()) begin_page(std::move(pages.back()));
 }
 
 void Mover::begin_page(OpPtr op) {
