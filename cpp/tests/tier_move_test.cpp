@@ -235,6 +235,67 @@ TEST(TierMove, AnEpochOutlivesAReboot) {
   EXPECT_EQ(epoch, 2u);
 }
 
+TEST(TierMove, AnEpochIsWrittenAtTheLatestAtClose) {
+  TierFile file("close");
+  {
+    Pool pool({32, 4096});
+    ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
+    for (int i = 1; i <= 5; i++) {
+      ASSERT_EQ(kvshm_bump_epoch(pool.a), i);
+      if (i == 2) usleep(700000);  // one of them on its way by itself
+    }
+    pool.leave();
+  }
+  Pool pool({32, 4096});
+  ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
+  std::uint32_t epoch = 0;
+  ASSERT_EQ(kvshm_space_epoch(pool.a, &epoch), 0);
+  EXPECT_EQ(epoch, 5u);
+}
+
+// Who comes with another file under the name of the one in use is refused, however often he asks.
+TEST(TierMove, AReplacedFileIsRefusedWhileTheOldOneIsInUse) {
+  TierFile file("replaced");
+  Pool pool({32, 4096});
+  kvshm_arena* other = pool.another();
+  ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  const keys_t keys = keys_of(1, 4);
+  cache_chain(pool.a, keys);
+  ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
+  ASSERT_EQ(unlink(file.path.c_str()), 0);
+  for (int i = 0; i < 3; i++)
+    EXPECT_EQ(open_tier(other, file.path), -KVSHM_EINUSE) << kvshm_last_error();
+  kvshm_clear(pool.a);
+  EXPECT_EQ(load_chain(pool.a, keys).right, 4u) << "the old one serves on";
+  pool.leave();
+  ASSERT_EQ(open_tier(other, file.path), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(other));
+  EXPECT_EQ(tier_of(other).slots_ready, 0u);
+}
+
+// A load that its asker gives up before it has begun reads nothing.
+TEST(TierMove, LoadsGivenUpAreDropped) {
+  TierFile file("dropped");
+  Pool pool({64, 1 << 20});
+  TierSpec s;
+  s.bytes = 80 << 20;
+  ASSERT_EQ(open_tier(pool.a, file.path, s), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(pool.a));
+  const keys_t keys = keys_of(1, 60);
+  cache_chain(pool.a, keys);
+  ASSERT_EQ(kvshm_tier_drain(pool.a, 20000), 0);
+  ASSERT_EQ(kvshm_clear(pool.a), 60);
+  kvshm_load* load = nullptr;
+  ASSERT_EQ(kvshm_match_load(pool.a, raw(keys), 60, 0, 0, &load, nullptr), 60);
+  kvshm_load_free(load);
+  kvshm_stats st = stats(pool.a);
+  for (int i = 0; i < 1000 && st.blocks_filling; i++, st = stats(pool.a)) usleep(5000);
+  EXPECT_EQ(st.blocks_filling, 0u);
+  EXPECT_LT(st.tier_loaded_total, 40u);
+  EXPECT_EQ(load_chain(pool.a, keys).right, 60u);
+}
+
 // Item 46 of the semantics.
 TEST(Semantics, S46_AdmissionToTheDisk) {
   const auto key = [](std::uint64_t n) { return kvshm::Key{n * 0x9e3779b97f4a7c15u, ~n}; };

@@ -52,6 +52,7 @@ class Engine {
   // is more of it.
   virtual bool idle() { return false; }
   virtual bool registered() const { return false; }  // all of `memory` is
+  virtual void buffered() {}                         // the files have lost O_DIRECT
   // Give it up with transfers that may still land. Returns a descriptor that reads end-of-file (or
   // hangs up) once the last of them has, to be polled and closed; -1: nothing can land any more.
   virtual int abandon() = 0;

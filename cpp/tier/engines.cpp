@@ -109,6 +109,28 @@ void Mover::look_at_fences() {
   }
 }
 
+// Without an engine everything that was begun fails.
+void Mover::fail_all() {
+  for (auto* queue : {&ready_loads_, &ready_writes_})
+    while (!queue->empty()) {
+      OpPtr op = std::move(queue->front());
+      queue->pop_front();
+      op->rc = -EIO;
+      op->issued = op->bytes;
+      finish(std::move(op));
+    }
+  flush_pages(true);
+  std::uint32_t dropped;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    dropped = std::uint32_t(offers_.size());
+    offers_.clear();
+  }
+  t_.g2.count(kStat_tier_dropped_total, dropped);
+  if (dropped) store_done(dropped);
+  wipe_pages();
+}
+
 void Mover::leave_engine() {
   std::lock_guard<std::mutex> k(engine_kick_->mutex);
   engine_kick_->engine = nullptr;

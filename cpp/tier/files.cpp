@@ -116,8 +116,8 @@ int Files::open_one(const char* path, std::uint32_t direct, const char* share, F
     if (!offset) memory = offset = 512;           // it says nothing: the least that devices have
     if (offset > kPageBytes) return -EOPNOTSUPP;  // descriptor pages could not be written
   }
-  align_ = std::max(align_, offset ? offset : 1);
-  memory_align_ = std::max(memory_align_, memory ? memory : 1);
+  align_ = std::max(align_.load(), offset ? offset : 1);
+  memory_align_ = std::max(memory_align_.load(), memory ? memory : 1);
   return 0;
 }
 
@@ -143,7 +143,8 @@ int Files::open(const kvshm_tier_options& o, std::uint64_t block_bytes, const ch
                "cache",
                path);
       direct_ = false;
-      align_ = memory_align_ = 1;
+      align_ = 1;
+      memory_align_ = 1;
       rc = open_one(path, KVSHM_OFF, share, &f);
       for (const File& before : files_) fcntl(before.get(), F_SETFL, 0);
     }
@@ -184,10 +185,14 @@ Files::~Files() {
 void Files::go_buffered(int cause) {
   if (!direct_) return;
   direct_ = false;
-  align_ = memory_align_ = 1;
-  why_ = std::string("buffered: direct transfers were refused in operation (") +
-         std::strerror(-cause) + ")";
-  log_line(KVSHM_LOG_WARN, "tier file %s: %s", path_.c_str(), why_.c_str());
+  align_ = 1;
+  memory_align_ = 1;
+  {
+    std::lock_guard<std::mutex> lock(why_mutex_);
+    why_ = std::string("buffered: direct transfers were refused in operation (") +
+           std::strerror(-cause) + ")";
+  }
+  log_line(KVSHM_LOG_WARN, "tier file %s: %s", path_.c_str(), why().c_str());
   for (const int fd : raw_) fcntl(fd, F_SETFL, 0);  // of the description: a ring's copy, too
 }
 
@@ -296,7 +301,10 @@ int Files::read_superblock(unsigned file, Superblock* out) const {
     version = s.version;
     if (s.version != kFormatVersion || s.bytes != sizeof s || s.check != superblock_check(s))
       continue;
-    if (!out->magic || s.sequence > out->sequence) *out = s;
+    // An epoch never goes back. Sequences may: each process counts on from what it has read.
+    if (!out->magic || s.epoch > out->epoch ||
+        (s.epoch == out->epoch && s.sequence > out->sequence))
+      *out = s;
   }
   if (!out->magic && version && version != kFormatVersion)
     return fail(-KVSHM_ELAYOUT,

@@ -5,7 +5,10 @@
 // registered holds the lock until its last transfer has landed. Who adopts a file takes the write
 // lock first, so not before the last transfer of the former owner is over.
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -34,14 +37,15 @@ class Files {
   // Opens or makes them; nothing is written to a file that is there. wish: block_bytes > 0.
   // share: the arena's object, whose group and mode new files get.
   int open(const kvshm_tier_options& o, std::uint64_t block_bytes, const char* share);
-  // Locks them for the image with this uuid: theirs already, or adopted (*adopted), which writes
-  // superblocks. names: of the arena, for others' messages. fingerprint and identity are written.
+  // Locks them for the image with this uuid: theirs already, or adopted, which writes superblocks.
+  // names: of the arena, for others' messages. fingerprint and identity are written.
   struct Owner {
     const std::uint8_t *uuid, *fingerprint;
     const char *name, *identity;
     std::uint32_t epoch;
+    std::function<int()> before_adoption;  // under the write lock; not 0: no adoption
   };
-  int own(const Owner& owner, std::int64_t deadline_ms, bool* adopted);
+  int own(const Owner& owner, std::int64_t deadline_ms);
   // The superblock of a file with this epoch, ready to be written at *offset, and that it was.
   void with_epoch(unsigned file, std::uint32_t epoch, std::byte* page, std::uint64_t* offset);
   void wrote_epoch(unsigned file, std::uint32_t epoch);
@@ -51,8 +55,11 @@ class Files {
   bool direct() const { return direct_; }
   std::uint32_t align() const { return align_; }  // of offsets
   std::uint32_t memory_align() const { return memory_align_; }
-  std::uint32_t epoch() const { return epoch_; }   // as the file has it
-  const std::string& why() const { return why_; }  // not direct
+  std::uint32_t epoch() const { return epoch_; }  // as the file has it
+  std::string why() const {                       // not direct
+    std::lock_guard<std::mutex> lock(why_mutex_);
+    return why_;
+  }
   const std::string& path() const { return path_; }
   bool allows_buffered() const { return direct_wish_ != KVSHM_REQUIRE; }
   void go_buffered(int cause);  // a transfer was refused for its alignment
@@ -81,9 +88,13 @@ class Files {
   Files *next_ = nullptr, *previous_ = nullptr;  // of all here, under the claim mutex
   std::vector<std::string> paths_;
   std::vector<Superblock> blocks_;  // as read; magic 0 where there was none
-  std::string path_, why_;
-  bool direct_ = false;
-  std::uint32_t align_ = 1, memory_align_ = 1, epoch_ = 0, direct_wish_ = 0;
+  std::string path_;
+  mutable std::mutex why_mutex_;
+  std::string why_;  // under why_mutex_
+  // relaxed: changed by the thread of the transfers; others show them
+  std::atomic<bool> direct_{false};
+  std::atomic<std::uint32_t> align_{1}, memory_align_{1};
+  std::uint32_t epoch_ = 0, direct_wish_ = 0;
 };
 
 // An aligned piece of memory; null when there is none.

@@ -26,7 +26,8 @@ void store_record(Arena& image, std::uint32_t slot, const Record& r);
 // data is in the file, and which this process fills), and of others that are filled as far as that.
 void copy_page(const Arena& image, std::uint64_t p, const std::uint32_t* done, std::uint32_t n,
                std::byte* out);
-// Counted up before each copy of the page, so that of two writers one sees that it was overtaken.
+// Set to a number of the copier's own before each copy of the page, so that of two writers one sees
+// that it was overtaken. A new life of the page's first slot sets it to 0: one copy more.
 std::atomic<std::uint64_t>& page_version(Arena& image, std::uint64_t p);
 
 }  // namespace kvshm::tier

@@ -50,6 +50,8 @@ void Mover::begin_read(LoadJob&& j) {
     op->data = op->bounce->get();
     op->bytes = t_.files.shape().slot_bytes;
   }
+  // Begun, so that no other member of the fill takes it for whole before it is.
+  if (begin_part(a, op->memory, 0)) return fail_load(*op, false);
   const Place at = t_.files.slot(j.slot.id);
   op->file = at.file;
   op->offset = at.offset;
@@ -76,6 +78,7 @@ void Mover::end_load(Op& op) {
   }
   kvshm_handle out = op.memory;
   std::uint8_t result = KVSHM_ST_NONE;
+  arrive_part(a, op.memory, 0);
   const int rc = register_block(a, op.memory, op.key, KVSHM_ALLOW, &out, &result);
   if (rc) {
     op.rc = rc;

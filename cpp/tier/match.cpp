@@ -157,7 +157,8 @@ std::int64_t match_load(Arena& a, Tier* t, const kvshm_key* keys, std::uint32_t 
   if (t && t->options.admit > 1 && t->writes_through() && hits) {
     std::vector<kvshm_handle> used;
     for (std::uint32_t i = 0; i < hits; i++)
-      used.push_back({a.hot[ids[i]].seq.load(std::memory_order_relaxed), ids[i], 0});
+      if (!peek(*t->image, Key::load(keys[i])))
+        used.push_back({a.hot[ids[i]].seq.load(std::memory_order_relaxed), ids[i], 0});
     t->offer(used.data(), hits);  // one use more: it may be worth a write by now
   }
   if (!disk) {

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "arena/lock.hpp"
 #include "arena/slots.hpp"
+#include "blocks/counts.hpp"
+#include "blocks/registration.hpp"
 #include "evict/controller.hpp"
 
 namespace kvshm::tier {
@@ -50,6 +53,7 @@ bool Mover::stop(std::int64_t deadline_ms) {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
   }
+  state_.store(KVSHM_TIER_NONE, std::memory_order_relaxed);  // no look-up counts on it any more
   kick();
   std::unique_lock<std::mutex> lock(mutex_);
   while (!ended_) {
@@ -64,7 +68,17 @@ bool Mover::stop(std::int64_t deadline_ms) {
 
 void* Mover::run(void* self) {
   Mover& m = *static_cast<Mover*>(self);
-  if (m.open_engine(m.t_.options.engine) == 0) m.loop();
+  m.flying_.reserve(256);  // what flies must never be lost for want of memory
+  if (m.open_engine(m.t_.options.engine) == 0) {
+    for (bool ended = false; !ended;) try {
+        m.loop();
+        ended = true;
+      } catch (const std::bad_alloc&) {
+        log_line(KVSHM_LOG_ERROR, "tier of arena %s: out of memory: some blocks were not moved",
+                 m.t_.g2.name.c_str());
+        sleep_ms(10);
+      }
+  }
   std::lock_guard<std::mutex> lock(m.mutex_);
   m.ended_ = true;
   m.idle_.wake();
@@ -77,6 +91,13 @@ void Mover::loop() {
     const std::int64_t now = now_ms();
     if (now >= tick_at_) tick(now);
     take_work();
+    if (!engine_) {  // none is to be had any more
+      look_at_fences();
+      fail_all();
+      if (ended()) break;
+      sleep_ms(10);
+      continue;
+    }
     if (!awaited_.empty()) look_at_awaited();
     if (rebuilding_) read_records();
     wipe_pages();
@@ -121,7 +142,7 @@ void Mover::wake_up() {
 bool Mover::ended() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!stopping_) return false;
+    if (!stopping_ || !jobs_.empty()) return false;
   }
   return flying_.empty() && ready_loads_.empty() && ready_writes_.empty() && limbo_.empty() &&
          written_.empty() && !rebuild_flying_;
@@ -146,16 +167,30 @@ void Mover::take_work() {
   awaited_.clear();
   unpark();
   flush_pages(true);
+  look_at_epoch(true);
+}
+
+void Mover::refuse(LoadJob& j) {
+  if (j.slot.seq) {
+    give_back(*t_.image, j.slot.id);
+    Ticks ticks(t_.g2);
+    leave_fill(t_.g2, j.memory, ticks);
+  }
+  j.load->settle(t_.g2, j.index, KVSHM_LD_FAILED, kNone);
 }
 
 void Mover::load(std::vector<LoadJob>&& jobs) {
-  bool asleep;
+  bool asleep, stopping;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (LoadJob& j : jobs) jobs_.push_back(std::move(j));
+    stopping = stopping_;
+    for (LoadJob& j : jobs)
+      if (!stopping) jobs_.push_back(std::move(j));
     asleep = std::exchange(asleep_, false);
   }
   if (asleep) kick();
+  if (!stopping) return;
+  for (LoadJob& j : jobs) refuse(j);  // nobody would read it
 }
 
 bool Mover::room(const Op& op) const {
@@ -178,7 +213,7 @@ int Mover::start_piece(Op* op, std::uint64_t at, std::uint32_t bytes) {
   t.token = f;
   if (int rc = engine_->start(t)) return rc;
   free_flights_.pop_back();
-  flights_[f] = {op, at, bytes, now_ms()};
+  flights_[f] = {op, at, bytes, t_.files.direct(), now_ms()};
   op->flying++;
   if (op->kind == Op::kLoad && !reads_) reading_since_us_ = now_us();
   (t.kind == Transfer::kRead ? reads_ : writes_)++;
@@ -190,6 +225,12 @@ int Mover::start_piece(Op* op, std::uint64_t at, std::uint32_t bytes) {
 void Mover::issue_from(std::deque<OpPtr>& queue) {
   while (!queue.empty()) {
     Op* op = queue.front().get();
+    if (op->kind == Op::kLoad && !op->issued && !(op->load && op->load->wanted())) {
+      OpPtr given_up = std::move(queue.front());
+      queue.pop_front();
+      fail_load(*given_up, false);
+      continue;
+    }
     while (!op->begun()) {
       if (!room(*op)) return;
       const std::uint64_t left = op->bytes - op->issued;
@@ -254,8 +295,9 @@ void Mover::land(const Landed& l) {
   if (r >= 0) t_.g2.count(read ? kStat_tier_read_bytes_total : kStat_tier_write_bytes_total, r);
   if (r < 0) {
     const bool passing = r == -EINTR || r == -EAGAIN || r == -EBUSY;
-    if (r == -EINVAL && t_.files.direct() && t_.files.allows_buffered()) {
+    if (r == -EINVAL && f.direct && t_.files.allows_buffered()) {
       t_.files.go_buffered(r);
+      engine_->buffered();
       again(op, f.offset, f.bytes);
     } else if (passing && op->retries < kRetries) {
       again(op, f.offset, f.bytes);
@@ -336,12 +378,11 @@ void Mover::finish(OpPtr op) {
       return end_load(*op);
     case Op::kStore:
       return end_store(*op);
-    case Op::kPage:
     case Op::kSync:
-      return end_page(std::move(op));
+    case Op::kPage:
+      return op->super ? end_epoch(std::move(op)) : end_page(std::move(op));
     case Op::kSuper:
-      if (!op->rc) t_.files.wrote_epoch(unsigned(op->number), std::uint32_t(op->version));
-      return;
+      return end_epoch(std::move(op));
     case Op::kRecords:
       rebuild_flying_--;
       return adopt_records(*op);
@@ -371,7 +412,7 @@ void Mover::tick(std::int64_t now) {
   try_parked(now);
   look_at_fences();
   look_at_rebuild();
-  look_at_epoch();
+  look_at_epoch(false);
   tell();
 }
 
@@ -401,6 +442,12 @@ void Mover::tell() {
     s = KVSHM_TIER_NO_SPACE;
   else if (t_.options.min_speed && read_speed() && read_speed() < t_.options.min_speed)
     s = KVSHM_TIER_SLOW;
+  bool stopping;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping = stopping_;
+  }
+  if (stopping) s = KVSHM_TIER_NONE;
   state_.store(s, std::memory_order_relaxed);
   TierLine& line = t_.image->mine->tier;
   std::uint64_t queued;

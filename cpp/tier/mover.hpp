@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "device/condition.hpp"
@@ -32,6 +33,7 @@ struct Op {
   std::uint64_t issued = 0;
   unsigned flying = 0, retries = 0;  // pieces in flight or to be tried again; how often
   int rc = 0;
+  bool super = false;  // a sync of superblocks
   bool begun() const { return issued >= bytes && (kind != kSync || retries || flying); }
 
   // kLoad, kStore: the block and the slot; kPage: number of the page
@@ -42,6 +44,8 @@ struct Op {
   std::uint32_t index = 0;  // within the load
   std::int64_t since = 0;   // of a load: when it was asked for
   std::uint64_t number = 0, version = 0;
+  unsigned copied_again = 0;
+  std::vector<kvshm_handle> next;   // slots that came while the page was being written
   std::vector<kvshm_handle> slots;  // of a page, or what a sync makes READY
 };
 
@@ -83,6 +87,7 @@ class Mover {
     Op* op = nullptr;
     std::uint64_t offset = 0;
     std::uint32_t bytes = 0;
+    bool direct = false;
     std::int64_t since = 0;
   };
   using OpPtr = std::unique_ptr<Op>;
@@ -94,6 +99,8 @@ class Mover {
   bool fall_asleep();
   void wake_up();
   void take_work();
+  void refuse(LoadJob& j);
+  void fail_all();
   void issue();
   void issue_from(std::deque<OpPtr>& queue);
   int start_piece(Op* op, std::uint64_t at, std::uint32_t bytes);
@@ -140,7 +147,8 @@ class Mover {
   void adopt_records(Op& op);
   void adopt(std::uint32_t slot, const Record& r);
   void end_rebuild();
-  void look_at_epoch();
+  void look_at_epoch(bool last);
+  void end_epoch(OpPtr op);
 
   Tier& t_;
   pthread_t thread_{};
@@ -202,6 +210,8 @@ class Mover {
   std::int64_t parked_until_ = 0, full_at_ = 0;
   unsigned reads_ = 0, writes_ = 0;  // pieces in flight
   std::uint64_t read_bytes_ = 0, write_bytes_ = 0;
+  std::uint64_t copies_ = 0;                        // of pages
+  std::unordered_map<std::uint64_t, Op*> at_work_;  // pages being written for stores
   unsigned stores_flying_ = 0, pages_flying_ = 0;
   std::int64_t tick_at_ = 0;
   bool stalled_ = false, broken_ = false, no_space_ = false;
@@ -212,9 +222,11 @@ class Mover {
   bool registered_ = false;
   std::int64_t reading_since_us_ = 0;
   double clocked_bytes_ = 0, clocked_us_ = 0;
+  unsigned epoch_flying_ = 0;  // superblocks being written
   std::uint32_t epoch_asked_ = 0, cause_ = 0;
   std::uint64_t wipe_next_ = kNoWipe;  // page of write_pages() that comes next
   unsigned wipe_flying_ = 0;
+  bool wipe_synced_ = false;
   static constexpr std::uint64_t kNoWipe = ~std::uint64_t{0};
 };
 

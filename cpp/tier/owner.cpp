@@ -43,8 +43,7 @@ int Files::check(const Superblock& s, unsigned file, const std::uint8_t* fingerp
   return 0;
 }
 
-int Files::own(const Owner& o, std::int64_t deadline_ms, bool* adopted) {
-  *adopted = false;
+int Files::own(const Owner& o, std::int64_t deadline_ms) {
   for (;;) {
     // As an owner's process: read locks, and every superblock names our image.
     int rc = lock_all(false, now_ms() + 20);
@@ -57,6 +56,9 @@ int Files::own(const Owner& o, std::int64_t deadline_ms, bool* adopted) {
       ours &= blocks_[i].magic && std::memcmp(blocks_[i].owner, o.uuid, 16) == 0;
     }
     if (ours) {
+      // An image may outlive its arena: another of that name may want other blocks.
+      for (unsigned i = 0; i < files_.size(); i++)
+        if (int r = check(blocks_[i], i, o.fingerprint)) return r;
       const Superblock& s = blocks_[0];
       epoch_ = s.epoch;
       shape_ = {s.block_bytes, s.slot_bytes, s.slots, s.records_offset, s.data_offset, s.files};
@@ -84,6 +86,7 @@ int Files::own(const Owner& o, std::int64_t deadline_ms, bool* adopted) {
     if (!fresh && blocks_[i].magic)
       if (int rc = check(blocks_[i], i, o.fingerprint)) return rc;
   }
+  if (int rc = o.before_adoption()) return rc;
   if (int rc = reserve()) return rc;
   Superblock s = blocks_[0];
   if (fresh) {
@@ -111,7 +114,6 @@ int Files::own(const Owner& o, std::int64_t deadline_ms, bool* adopted) {
     s.check = superblock_check(s);
     if (int rc = write_superblock(i, s)) return rc;
   }
-  *adopted = true;
   return lock_all(false, deadline_ms);  // the same description: write becomes read
 }
 

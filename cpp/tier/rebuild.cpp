@@ -121,23 +121,40 @@ void Mover::end_rebuild() {
 }
 
 // An epoch that was bumped in memory must not come back as the old one after a reboot.
-void Mover::look_at_epoch() {
+void Mover::look_at_epoch(bool last) {
   const std::uint32_t now = t_.g2.sb->space_epoch.load(std::memory_order_acquire);
-  if (now <= t_.files.epoch() || epoch_asked_ == now || broken_ || stalled_) return;
+  if (now <= t_.files.epoch() || epoch_flying_ || broken_ || stalled_) return;
+  if (last && epoch_asked_ == now) return;  // tried once, and this is the end
   epoch_asked_ = now;
   for (unsigned i = unsigned(t_.files.descriptors().size()); i-- > 0;) {
     auto op = std::make_unique<Op>();
     op->kind = Op::kSuper;
     op->bounce = std::make_unique<Bounce>(kPageBytes);
-    if (!op->bounce->get()) return;
+    if (!op->bounce->get()) return;  // the next tick tries again
     op->number = i;
     op->version = now;
     op->file = i;
     op->data = op->bounce->get();
     op->bytes = kPageBytes;
     t_.files.with_epoch(i, now, op->data, &op->offset);
-    ready_writes_.push_front(std::move(op));
+    epoch_flying_++;
+    ready_loads_.push_front(std::move(op));  // not behind the loads of a busy time
   }
+}
+
+// Written, and then on the medium.
+void Mover::end_epoch(OpPtr op) {
+  if (op->rc == 0 && op->kind == Op::kSuper) {
+    op->kind = Op::kSync;
+    op->super = true;
+    op->data = nullptr;
+    op->bytes = op->offset = op->issued = 0;
+    op->retries = 0;
+    ready_loads_.push_front(std::move(op));
+    return;
+  }
+  epoch_flying_--;
+  if (op->rc == 0) t_.files.wrote_epoch(unsigned(op->number), std::uint32_t(op->version));
 }
 
 // clear(): every page once, so that nothing comes back that was evicted.
@@ -173,6 +190,17 @@ void Mover::wipe_pages() {
     begin_page(std::move(op));
   }
   if (wipe_flying_ || (wipe_next_ < t_.files.pages() && !broken_)) return;
+  if (!wipe_synced_ && !broken_) {  // what was forgotten stays so over a power cut
+    auto op = std::make_unique<Op>();
+    op->kind = Op::kSync;
+    op->number = t_.files.descriptors().size() - 1;  // records are in the first file alone
+    wipe_synced_ = true;
+    wipe_flying_++;
+    pages_flying_++;
+    ready_writes_.push_front(std::move(op));
+    return;
+  }
+  wipe_synced_ = false;
   wipe_next_ = kNoWipe;
   std::lock_guard<std::mutex> lock(mutex_);
   if (broken_) pages_rc_ = -EIO;

@@ -284,7 +284,15 @@ void Mover::flush_pages(bool all) {
     });
     pages.push_back(std::move(op));
   }
-  for (; !pages.empty(); pages.pop_back()) begin_page(std::move(pages.back()));
+  for (; !pages.empty(); pages.pop_back()) {
+    OpPtr& op = pages.back();
+    // One write of a page at a time: two would overtake each other, and each be done again for it.
+    const auto [place, fresh] = at_work_.try_emplace(op->number, op.get());
+    if (fresh)
+      begin_page(std::move(op));
+    else
+      place->second->next.insert(place->second->next.end(), op->slots.begin(), op->slots.end());
+  }
 }
 
 void Mover::begin_page(OpPtr op) {
@@ -300,8 +308,9 @@ void Mover::begin_page(OpPtr op) {
   }
   std::vector<std::uint32_t> done;
   for (const kvshm_handle& h : op->slots) done.push_back(h.id);
-  // acq_rel: who counts later copies later, and sees what is READY by then
-  op->version = page_version(*t_.image, op->number).fetch_add(1, std::memory_order_acq_rel) + 1;
+  // acq_rel: who comes later copies later, and sees what is READY by then
+  op->version = std::uint64_t{t_.image->slot + 1} << 48 | ++copies_;
+  page_version(*t_.image, op->number).exchange(op->version, std::memory_order_acq_rel);
   copy_page(*t_.image, op->number, done.data(), std::uint32_t(done.size()), op->bounce->get());
   const Place at = t_.files.page(op->number);
   op->file = at.file;
@@ -315,12 +324,17 @@ void Mover::begin_page(OpPtr op) {
 
 void Mover::end_page(OpPtr op) {
   pages_flying_--;
-  if (op->kind == Op::kPage && !op->rc) {
+  if (op->kind == Op::kPage) {
     // Another process copied the page meanwhile, and the two writes may have landed in any order.
     const std::uint64_t now = page_version(*t_.image, op->number).load(std::memory_order_acquire);
-    if (now != op->version && op->retries++ < 4) return begin_page(std::move(op));
-    if (pages_.size() < kKeptPages) pages_.push_back(std::move(op->bounce));
-    if (t_.options.sync && !op->slots.empty()) {
+    if (!op->rc && now != op->version && op->copied_again++ < 16) return begin_page(std::move(op));
+    if (!op->rc && pages_.size() < kKeptPages) pages_.push_back(std::move(op->bounce));
+    if (!op->slots.empty()) {
+      at_work_.erase(op->number);
+      if (!op->next.empty()) written_since_ = now_ms();
+      written_.insert(written_.end(), op->next.begin(), op->next.end());
+    }
+    if (!op->rc && t_.options.sync && !op->slots.empty()) {
       auto sync = std::make_unique<Op>();
       sync->kind = Op::kSync;
       sync->slots = std::move(op->slots);

@@ -16,6 +16,20 @@ namespace kvshm::tier {
 namespace {
 constexpr std::int64_t kOwnMs = 3000;
 constexpr std::uint32_t kQueue = 1024, kDeadlineMs = 5000;
+// The file is about to be adopted: an image that is not new was of another one.
+int forget_other_file(Arena& image, const char* name) {
+  TierNote& note = image.sb->tier;
+  if (note.state.load(std::memory_order_acquire) == KVSHM_TIER_NONE) return 0;
+  if (!alone(image))
+    return fail(-KVSHM_EINUSE,
+                "the tier file was replaced while processes of arena %s use the old one: end them "
+                "first",
+                name);
+  note.state.store(KVSHM_TIER_NONE, std::memory_order_release);
+  evict_all(image);
+  return 0;
+}
+
 }  // namespace
 
 Tier::Tier(Arena& a) : g2(a) {}
@@ -39,26 +53,19 @@ int Tier::open(Arena& a, const kvshm_tier_options& o, std::unique_ptr<Tier>* out
   if (int rc = open_image(a, t->files.shape().slots, &t->image)) return rc;
   Arena& image = *t->image;
   TierNote& note = image.sb->tier;
-  bool adopted = false;
-  const Files::Owner owner = {image.sb->uuid, a.sb->fingerprint, a.name.c_str(), a.sb->identity,
-                              a.sb->space_epoch.load(std::memory_order_acquire)};
-  if (int rc = t->files.own(owner, now_ms() + kOwnMs, &adopted)) return rc;
+  const Files::Owner owner = {image.sb->uuid,
+                              a.sb->fingerprint,
+                              a.name.c_str(),
+                              a.sb->identity,
+                              a.sb->space_epoch.load(std::memory_order_acquire),
+                              [&] { return forget_other_file(image, a.name.c_str()); }};
+  if (int rc = t->files.own(owner, now_ms() + kOwnMs)) return rc;
   if (t->files.shape().slots != image.nblocks)
     return fail(-KVSHM_EGEOMETRY,
                 "tier file %s has %llu slots, its image %u: end all processes of "
                 "arena %s first",
                 t->files.path().c_str(), (unsigned long long)t->files.shape().slots, image.nblocks,
                 a.name.c_str());
-  if (adopted && note.state.load(std::memory_order_acquire) != KVSHM_TIER_NONE) {
-    // Another file than the one that this image was of.
-    if (!alone(image))
-      return fail(-KVSHM_EINUSE,
-                  "tier file %s was replaced while processes of arena %s use the old "
-                  "one: end them first",
-                  t->files.path().c_str(), a.name.c_str());
-    evict_all(image);
-    note.state.store(KVSHM_TIER_NONE, std::memory_order_release);
-  }
   // What was flushed before a reboot stays so.
   auto& epoch = a.sb->space_epoch;
   std::uint32_t now = epoch.load(std::memory_order_acquire);
@@ -69,7 +76,8 @@ int Tier::open(Arena& a, const kvshm_tier_options& o, std::unique_ptr<Tier>* out
     std::snprintf(note.path, sizeof note.path, "%s", t->files.path().c_str());
   t->mover = std::make_unique<Mover>(*t);
   if (int rc = t->mover->start()) {
-    t->mover->stop(now_ms() + 1000);
+    // A thread that hangs in its first transfer keeps what it works on; it is lost.
+    if (!t->mover->stop(now_ms() + 1000)) static_cast<void>(t.release());
     return rc;
   }
   *out = std::move(t);
@@ -103,8 +111,16 @@ int Tier::drain(std::uint32_t timeout_ms) {
 }
 
 std::int64_t Tier::clear(std::uint32_t timeout_ms) {
+  const std::int64_t deadline = now_ms() + timeout_ms;
+  // What is being read back would come after us.
+  while (image->sb->tier.state.load(std::memory_order_acquire) != KVSHM_TIER_OK) {
+    if (now_ms() >= deadline)
+      return fail(-ETIMEDOUT, "tier file %s is still being read back: nothing was cleared",
+                  files.path().c_str());
+    sleep_ms(5);
+  }
   const std::uint64_t gone = evict_all(*image);
-  if (int rc = mover->write_pages(now_ms() + timeout_ms))
+  if (int rc = mover->write_pages(deadline))
     return fail(rc,
                 "the slots are forgotten, but tier file %s could not be written (%s): they would "
                 "come back after a reboot",

@@ -173,6 +173,14 @@ int UringEngine::wait(Landed* out, unsigned cap, unsigned limit_ms) {
   }
 }
 
+// Files through the page cache cannot be asked whether they are frozen: they would say so always.
+void UringEngine::buffered() {
+  checkable_ = 0;
+  if (usable()) return;
+  for (const unsigned slot : held_) queue(slot), released_ = true;
+  held_.clear();
+}
+
 void UringEngine::kick() {
   if (fork_generation_ != fork_generation()) return;
   if (kicked_.exchange(true, std::memory_order_acq_rel)) return;
@@ -203,6 +211,7 @@ std::uint32_t UringEngine::kind() const { return KVSHM_TIER_URING; }
 int UringEngine::start(const Transfer&) { return -KVSHM_EUNSUPPORTED; }
 int UringEngine::wait(Landed*, unsigned, unsigned) { return -KVSHM_EUNSUPPORTED; }
 void UringEngine::kick() {}
+void UringEngine::buffered() {}
 bool UringEngine::idle() { return false; }
 int UringEngine::abandon() { return -1; }
 

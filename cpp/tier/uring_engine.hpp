@@ -28,6 +28,7 @@ class UringEngine final : public Engine {
   unsigned entries() const override { return entries_; }
   bool idle() override;
   bool registered() const override { return slices_ && slices_registered_ == slices_; }
+  void buffered() override;
   int abandon() override;
 
  private:

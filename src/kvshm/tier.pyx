@@ -156,7 +156,7 @@ def drain(Attachment arena, timeout):
 
 def clear(Attachment arena, timeout):
     cdef double deadline = deadline_in(timeout)
-    cdef uint32_t ms = <uint32_t>((deadline - now()) * 1000) or 1
+    cdef uint32_t ms = <uint32_t>max(1.0, (deadline - now()) * 1000)
     cdef int64_t n
     arena.alive()
     with nogil:
