@@ -60,6 +60,10 @@ int kvshm_tier_open(kvshm_arena* h, const kvshm_tier_options* opts) {
   std::lock_guard<std::mutex> lock(h->tier_mutex);
   if (h->tier.load(std::memory_order_relaxed))
     return fail(-EEXIST, "this handle of arena %s has a tier", call->name.c_str());
+  if (h->tier_owner && !h->tier_owner->stop(now_ms()))
+    return fail(-EBUSY, "an earlier try to open a tier of arena %s still hangs in its file",
+                call->name.c_str());
+  h->tier_owner.reset();
   // The tier's thread works on the arena beside the calls: none of them is alone any more.
   if (!h->solo.end(10000)) return fail(-ETIMEDOUT, "another thread did not come out of its call");
   int rc;

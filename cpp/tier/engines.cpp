@@ -111,6 +111,8 @@ void Mover::look_at_fences() {
 
 // Without an engine everything that was begun fails.
 void Mover::fail_all() {
+  for (; !come_.empty(); come_.pop_front()) finish(std::move(come_.front()));
+  look_at_awaited();
   for (auto* queue : {&ready_loads_, &ready_writes_})
     while (!queue->empty()) {
       OpPtr op = std::move(queue->front());

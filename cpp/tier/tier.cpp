@@ -25,8 +25,8 @@ int forget_other_file(Arena& image, const char* name) {
                 "the tier file was replaced while processes of arena %s use the old one: end them "
                 "first",
                 name);
+  evict_all(image);  // first: who dies between the two leaves it to the next one
   note.state.store(KVSHM_TIER_NONE, std::memory_order_release);
-  evict_all(image);
   return 0;
 }
 
@@ -76,8 +76,8 @@ int Tier::open(Arena& a, const kvshm_tier_options& o, std::unique_ptr<Tier>* out
     std::snprintf(note.path, sizeof note.path, "%s", t->files.path().c_str());
   t->mover = std::make_unique<Mover>(*t);
   if (int rc = t->mover->start()) {
-    // A thread that hangs in its first transfer keeps what it works on; it is lost.
-    if (!t->mover->stop(now_ms() + 1000)) static_cast<void>(t.release());
+    // A thread that hangs in its first transfer keeps what it works on: closing waits for it.
+    if (!t->mover->stop(now_ms() + 1000)) *out = std::move(t);
     return rc;
   }
   *out = std::move(t);

@@ -41,6 +41,7 @@ struct Tier {
   Tier(const Tier&) = delete;
   ~Tier();  // after stop() said true
 
+  // *out may be set beside an error: a thread that does not end yet, for stop().
   static int open(Arena& a, const kvshm_tier_options& o, std::unique_ptr<Tier>* out);
   bool stop(std::int64_t deadline_ms);  // no transfer is left; false: not yet
 
