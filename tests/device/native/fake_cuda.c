@@ -252,8 +252,9 @@ size_t fake_run(void* stream) {
 
 result cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
   if (!depth) return INVALID_CONTEXT;
-  if (paged.copies < 4096) paged.to[paged.copies] = to;
-  if (++paged.copies == paged.fail_at) return 1;
+  const size_t copy = __atomic_fetch_add(&paged.copies, 1, __ATOMIC_RELAXED);  // by any thread
+  if (copy < 4096) paged.to[copy] = to;
+  if (copy + 1 == paged.fail_at) return 1;
   if (held.on) {
     if (held.n == 4096) return 2;
     held.copy[held.n].to = to;
