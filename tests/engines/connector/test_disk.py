@@ -298,8 +298,6 @@ def test_a_reset_forgets_the_disk(tiered, truth, prompt):
     assert tiered().run(tokens, 1).external == SIZE
 
 
-@pytest.mark.xfail(strict=False, run=False, reason="open: since an arena's image goes with it, the "
-                   "tier of one that is removed under a running engine does not come back")
 def test_the_arena_goes_and_the_tier_comes_back(tiered, truth, prompt, module, monkeypatch):
     """The file is the old arena's until the last worker has left it."""
     side = module.SchedulerSide.__module__

@@ -31,9 +31,13 @@ def join_tier(arena: kvshm.Arena, config: kvshm.Config) -> bool:
 
 def leave(arena: kvshm.Arena, disk: bool, timeout: float = 10.0) -> None:
     """At the end of an engine: what it stored last is still written down."""
-    if disk and not arena.tier_drain(DRAINING):
-        log.warning("kvshm: %s: the last blocks are not on disk", arena.name)
-    arena.close(timeout=timeout)
+    try:
+        if disk and not arena.tier_drain(DRAINING):
+            log.warning("kvshm: %s: the last blocks are not on disk", arena.name)
+    except kvshm.ArenaReplaced:
+        pass  # removed: nobody asks for them, and the next arena waits for the file
+    finally:
+        arena.close(timeout=timeout)
 
 
 class Host:
