@@ -206,9 +206,7 @@ TEST(TierMove, ClearedSlotsStayAwayAfterAReboot) {
     cache_chain(pool.a, keys);
     ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
     ASSERT_EQ(kvshm_tier_clear(pool.a, 10000), 12);
-    const std::string image = tier_of(pool.a).image;
-    pool.leave();
-    kvshm_remove(image.c_str(), nullptr, 0);
+    reboot(pool);
   }
   Pool pool({32, 4096});
   ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
@@ -224,9 +222,7 @@ TEST(TierMove, AnEpochOutlivesAReboot) {
     ASSERT_EQ(kvshm_bump_epoch(pool.a), 1);
     ASSERT_EQ(kvshm_bump_epoch(pool.a), 2);
     usleep(1200000);  // it is written within half a second
-    const std::string image = tier_of(pool.a).image;
-    pool.leave();
-    kvshm_remove(image.c_str(), nullptr, 0);
+    reboot(pool);
   }
   Pool pool({32, 4096});
   ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();

@@ -80,6 +80,13 @@ inline std::string broken_image(kvshm_arena* a) {
   return text;
 }
 
+// All processes of the arena end, and shared memory forgets the slots.
+inline void reboot(Pool& pool) {
+  const std::string image = tier_of(pool.a).image;
+  pool.leave();
+  ASSERT_EQ(kvshm_remove(image.c_str(), nullptr, 0), 0) << kvshm_last_error();
+}
+
 // A chain of blocks, registered head first and given back.
 inline void cache_chain(kvshm_arena* a, const keys_t& keys) {
   handles_t h(keys.size());

@@ -102,9 +102,7 @@ TEST(Tier, HitsGoOnAfterAReboot) {
     ASSERT_TRUE(await_tier(pool.a));
     cache_chain(pool.a, keys);
     ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
-    const std::string image = tier_of(pool.a).image;
-    pool.leave();
-    ASSERT_EQ(kvshm_remove(image.c_str(), nullptr, 0), 0);
+    reboot(pool);
   }
   Pool pool({32, 4096});  // another arena: all of shared memory is gone
   ASSERT_EQ(open_tier(pool.a, file.path), 0) << kvshm_last_error();
@@ -264,9 +262,7 @@ TEST(Tier, SeveralFilesAreStriped) {
     EXPECT_EQ(tier_of(pool.a).files, 3u);
     cache_chain(pool.a, keys);
     ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
-    const std::string image = tier_of(pool.a).image;
-    pool.leave();
-    kvshm_remove(image.c_str(), nullptr, 0);
+    reboot(pool);
   }
   Pool pool({32, 4096});
   std::swap(paths[0], paths[1]);

@@ -35,26 +35,10 @@ void Mover::begin_read(LoadJob&& j) {
   if (!sound(r, j.slot.id) || !(Key{r.key[0], r.key[1]} == j.key) || r.codec ||
       r.length != a.block_bytes)
     return fail_load(*op, true);
-  bool stopping;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    stopping = stopping_;
-  }
-  if (stalled_ || broken_ || stopping || !op->load->wanted()) return fail_load(*op, false);
-  op->data = a.data + std::uint64_t(j.memory.id) * a.block_bytes;
-  op->bytes = a.block_bytes;
-  if (t_.files.direct() && (a.block_bytes % kPageBytes ||
-                            reinterpret_cast<std::uintptr_t>(op->data) % t_.files.memory_align())) {
-    op->bounce = std::make_unique<Bounce>(t_.files.shape().slot_bytes);
-    if (!op->bounce->get()) return fail_load(*op, false);
-    op->data = op->bounce->get();
-    op->bytes = t_.files.shape().slot_bytes;
-  }
+  if (stalled_ || broken_ || stopping() || !op->load->wanted()) return fail_load(*op, false);
+  if (!aim(*op)) return fail_load(*op, false);
   // Begun, so that no other member of the fill takes it for whole before it is.
   if (begin_part(a, op->memory, 0)) return fail_load(*op, false);
-  const Place at = t_.files.slot(j.slot.id);
-  op->file = at.file;
-  op->offset = at.offset;
   ready_loads_.push_back(std::move(op));
 }
 

@@ -133,6 +133,11 @@ bool Mover::fall_asleep() {
   return asleep_ = true;
 }
 
+bool Mover::stopping() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return stopping_;
+}
+
 void Mover::wake_up() {
   std::lock_guard<std::mutex> lock(mutex_);
   asleep_ = false;
@@ -146,6 +151,26 @@ bool Mover::ended() {
   }
   return flying_.empty() && ready_loads_.empty() && ready_writes_.empty() && limbo_.empty() &&
          written_.empty() && !rebuild_flying_;
+}
+
+// The extent of a block and its slot, by an aligned copy where memory is not aligned. False: there is
+// no memory for one.
+bool Mover::aim(Op& op) {
+  const Arena& a = t_.g2;
+  op.data = a.data + std::uint64_t(op.memory.id) * a.block_bytes;
+  op.bytes = a.block_bytes;
+  const Place at = t_.files.slot(op.slot.id);
+  op.file = at.file;
+  op.offset = at.offset;
+  if (!t_.files.direct() || !(a.block_bytes % kPageBytes ||
+                              reinterpret_cast<std::uintptr_t>(op.data) % t_.files.memory_align()))
+    return true;
+  op.bounce = std::make_unique<Bounce>(t_.files.shape().slot_bytes);
+  if (!op.bounce->get()) return false;
+  if (op.write()) std::memcpy(op.bounce->get(), op.data, a.block_bytes);
+  op.data = op.bounce->get();
+  op.bytes = t_.files.shape().slot_bytes;
+  return true;
 }
 
 void Mover::take_work() {
@@ -442,12 +467,7 @@ void Mover::tell() {
     s = KVSHM_TIER_NO_SPACE;
   else if (t_.options.min_speed && read_speed() && read_speed() < t_.options.min_speed)
     s = KVSHM_TIER_SLOW;
-  bool stopping;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    stopping = stopping_;
-  }
-  if (stopping) s = KVSHM_TIER_NONE;
+  if (stopping()) s = KVSHM_TIER_NONE;
   state_.store(s, std::memory_order_relaxed);
   TierLine& line = t_.image->mine->tier;
   std::uint64_t queued;

@@ -97,7 +97,9 @@ class Mover {
   void loop();
   bool ended();
   bool fall_asleep();
+  bool stopping();
   void wake_up();
+  bool aim(Op& op);
   void take_work();
   void refuse(LoadJob& j);
   void fail_all();
@@ -154,7 +156,7 @@ class Mover {
   pthread_t thread_{};
   bool running_ = false;
   std::unique_ptr<Engine> engine_;
-  // Set once the first engine is there; engines are exchanged under `kick_mutex_`.
+  // Engines are exchanged under its mutex.
   struct Kick {
     std::mutex mutex;
     Engine* engine = nullptr;
@@ -212,7 +214,7 @@ class Mover {
   std::uint64_t read_bytes_ = 0, write_bytes_ = 0;
   std::uint64_t copies_ = 0;                        // of pages
   std::unordered_map<std::uint64_t, Op*> at_work_;  // pages being written for stores
-  unsigned stores_flying_ = 0, pages_flying_ = 0;
+  unsigned stores_flying_ = 0;
   std::int64_t tick_at_ = 0;
   bool stalled_ = false, broken_ = false, no_space_ = false;
   bool rebuilding_ = false;  // by this process

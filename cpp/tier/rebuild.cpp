@@ -37,11 +37,7 @@ void Mover::look_at_rebuild() {
 
 void Mover::read_records() {
   const std::uint64_t pages = t_.files.pages();
-  bool stopping;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    stopping = stopping_;
-  }
+  const bool stopping = this->stopping();
   while (!stopping && rebuild_flying_ < kChunks && rebuild_next_ < pages) {
     const std::uint64_t n = std::min(kChunkPages, pages - rebuild_next_);
     auto op = std::make_unique<Op>();
@@ -196,7 +192,6 @@ void Mover::wipe_pages() {
     op->number = t_.files.descriptors().size() - 1;  // records are in the first file alone
     wipe_synced_ = true;
     wipe_flying_++;
-    pages_flying_++;
     ready_writes_.push_front(std::move(op));
     return;
   }

@@ -149,7 +149,7 @@ bool Mover::begin_store(kvshm_handle h, bool first) {
         give_back(a, h.id);
         return false;
       }
-      if (up.how != Take::kMiss && up.how != Take::kOver)
+      if (up.how != Take::kOver)
         spec.parent = {image.hot[up.id].seq.load(std::memory_order_relaxed), up.id, 0};
     }
   }
@@ -182,24 +182,12 @@ bool Mover::begin_store(kvshm_handle h, bool first) {
   op->slot = slot;
   op->key = key;
   const std::byte* data = a.data + std::uint64_t(h.id) * a.block_bytes;
-  op->data = const_cast<std::byte*>(data);  // written from, not to
-  op->bytes = a.block_bytes;
-  if (t_.files.direct() && (a.block_bytes % kPageBytes ||
-                            reinterpret_cast<std::uintptr_t>(data) % t_.files.memory_align())) {
-    op->bounce = std::make_unique<Bounce>(t_.files.shape().slot_bytes);
-    if (!op->bounce->get()) {
-      a.count(kStat_tier_dropped_total);
-      give_back(image, slot.id);
-      give_back(a, h.id);
-      return false;
-    }
-    std::memcpy(op->bounce->get(), data, a.block_bytes);
-    op->data = op->bounce->get();
-    op->bytes = t_.files.shape().slot_bytes;
+  if (!aim(*op)) {
+    a.count(kStat_tier_dropped_total);
+    give_back(image, slot.id);
+    give_back(a, h.id);
+    return false;
   }
-  const Place at = t_.files.slot(slot.id);
-  op->file = at.file;
-  op->offset = at.offset;
   Record& r = op->record;
   key.store(reinterpret_cast<std::uint8_t*>(r.key));
   payload_check(data, a.block_bytes, r.check);
@@ -303,7 +291,6 @@ void Mover::begin_page(OpPtr op) {
   if (!op->bounce) op->bounce = std::make_unique<Bounce>(kPageBytes);
   if (!op->bounce->get()) {
     op->rc = -ENOMEM;
-    pages_flying_++;
     return end_page(std::move(op));
   }
   std::vector<std::uint32_t> done;
@@ -318,12 +305,10 @@ void Mover::begin_page(OpPtr op) {
   op->data = op->bounce->get();
   op->bytes = kPageBytes;
   op->issued = 0;
-  pages_flying_++;
   ready_writes_.push_front(std::move(op));
 }
 
 void Mover::end_page(OpPtr op) {
-  pages_flying_--;
   if (op->kind == Op::kPage) {
     // Another process copied the page meanwhile, and the two writes may have landed in any order.
     const std::uint64_t now = page_version(*t_.image, op->number).load(std::memory_order_acquire);
@@ -339,7 +324,6 @@ void Mover::end_page(OpPtr op) {
       sync->kind = Op::kSync;
       sync->slots = std::move(op->slots);
       sync->number = 0;
-      pages_flying_++;
       ready_writes_.push_front(std::move(sync));
       return;
     }
@@ -347,7 +331,6 @@ void Mover::end_page(OpPtr op) {
   if (op->kind == Op::kSync && !op->rc && ++op->number < t_.files.descriptors().size()) {
     op->file = unsigned(op->number);  // the next file
     op->retries = 0;
-    pages_flying_++;
     ready_writes_.push_front(std::move(op));
     return;
   }
