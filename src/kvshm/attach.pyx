@@ -100,6 +100,23 @@ cdef class Attachment:
             raise Closed(f"arena {self.name!r} is closed")
         return 0
 
+    cdef bint wait_for(self, waiting_call call, double deadline, str what) except -1:
+        """In slices, between which signal handlers run; False at the deadline."""
+        cdef uint32_t ms
+        cdef int rc
+        while True:
+            self.alive()
+            ms = slice_ms(deadline)
+            with nogil:
+                rc = call(self.ptr, ms)
+            if rc == 0:
+                return True
+            if rc != -ETIMEDOUT:
+                fail(rc, what)
+            PyErr_CheckSignals()
+            if now() >= deadline:
+                return False
+
     cdef int enter_view(self) except -1:
         """Count a view: the mapping stays until it leaves."""
         with cython.critical_section(self):

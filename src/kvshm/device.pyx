@@ -1,7 +1,6 @@
 # cython: language_level=3, freethreading_compatible=True, auto_pickle=False
 # SPDX-License-Identifier: Apache-2.0
 """Registering an arena's blocks with a device, so that it copies at full speed. See Arena."""
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.pycapsule cimport PyCapsule_CheckExact, PyCapsule_GetPointer
 from libc.errno cimport ETIMEDOUT
@@ -13,7 +12,7 @@ from kvshm.ckvshm cimport (KVSHM_AUTO, KVSHM_DEVICE_REGISTERED, KVSHM_EUNSUPPORT
                            kvshm_device_options_init, kvshm_device_range, kvshm_device_ranges,
                            kvshm_get_device, kvshm_register_device, kvshm_unregister_device,
                            kvshm_wait_device)
-from kvshm.convert cimport as_size, deadline_in, fail, now, slice_ms
+from kvshm.convert cimport as_size, deadline_in, fail, slice_ms
 
 from operator import index
 
@@ -37,20 +36,7 @@ cdef const kvshm_device_backend *_backend(object given) except? NULL:
 
 cdef bint _wait(Attachment arena, double deadline) except -1:
     """Until it is at rest; False at the deadline."""
-    cdef uint32_t ms
-    cdef int rc
-    while True:
-        arena.alive()
-        ms = slice_ms(deadline)
-        with nogil:
-            rc = kvshm_wait_device(arena.ptr, ms)
-        if rc == 0:
-            return True
-        if rc != -ETIMEDOUT:
-            fail(rc, "register with a device")
-        PyErr_CheckSignals()
-        if now() >= deadline:
-            return False
+    return arena.wait_for(kvshm_wait_device, deadline, "register with a device")
 
 
 def register(Attachment arena, backend, mode, piece, drain, device, timeout):

@@ -5,8 +5,7 @@ import os
 from collections.abc import Mapping
 
 cimport cython
-from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport ENOENT, ETIMEDOUT
+from libc.errno cimport ENOENT
 from libc.stdint cimport int64_t, uint32_t
 
 from kvshm.attach cimport Attachment
@@ -16,8 +15,7 @@ from kvshm.ckvshm cimport (KVSHM_AUTO, KVSHM_OFF, KVSHM_REQUIRE, KVSHM_TIER_AUTO
                            kvshm_tier, kvshm_tier_clear, kvshm_tier_drain,
                            kvshm_tier_engine_name, kvshm_tier_open, kvshm_tier_options,
                            kvshm_tier_options_init, kvshm_tier_store)
-from kvshm.convert cimport (Handles, as_handles, as_ms, as_number, as_size, deadline_in, fail, now,
-                            slice_ms)
+from kvshm.convert cimport (Handles, as_handles, as_ms, as_number, as_size, deadline_in, fail, now)
 
 from kvshm.errors import InvalidArgument
 from kvshm.lease import Lease
@@ -137,21 +135,7 @@ def store(Attachment arena, handles):
 
 
 def drain(Attachment arena, timeout):
-    cdef double deadline = deadline_in(timeout)
-    cdef uint32_t ms
-    cdef int rc
-    while True:
-        arena.alive()
-        ms = slice_ms(deadline)
-        with nogil:
-            rc = kvshm_tier_drain(arena.ptr, ms)
-        if rc == 0:
-            return True
-        if rc != -ETIMEDOUT:
-            fail(rc, "drain the tier")
-        PyErr_CheckSignals()
-        if now() >= deadline:
-            return False
+    return arena.wait_for(kvshm_tier_drain, deadline_in(timeout), "drain the tier")
 
 
 def clear(Attachment arena, timeout):
