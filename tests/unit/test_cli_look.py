@@ -372,7 +372,7 @@ def test_examples_in_the_documentation_are_valid(documents: Any) -> None:
         jsonschema.validate(example, documents)
         kinds.add(example["kind"])
     assert kinds == {"list", "stat", "interval", "verify", "verify-tier", "reap", "quota", "pin",
-                     "rm"}
+                     "rm", "warmup"}
 
 
 def test_list_survives_an_object_that_is_cut_short(source: Path, tmp_path: Path,

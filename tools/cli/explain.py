@@ -23,7 +23,7 @@ from .prompt import prompt_keys, tokens_of
 def run(args: argparse.Namespace) -> int:
     with open_view(args.arena, args.dir) as view:
         own, epoch = identity_of(view), int(view.superblock["space_epoch"])
-        given = None if args.identity is None else _identity(args.identity)
+        given = None if args.identity is None else identity_given(args.identity)
         if args.keys is not None:
             keys = read_keys(read_file(args.keys), args.keys)
         else:
@@ -85,7 +85,7 @@ def _prompt(args: argparse.Namespace) -> list[int]:
     return tokens_of(read_file(args.prompt), args.prompt, args.tokenizer)
 
 
-def _identity(given: str) -> dict[str, Any]:
+def identity_given(given: str) -> dict[str, Any]:
     raw = read_file(given[1:]) if given.startswith("@") else given.encode()
     try:
         found = json.loads(raw)

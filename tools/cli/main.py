@@ -142,6 +142,33 @@ def make_parser() -> _Parser:
     arena(made)
     _which(made, "keys, 32 hexadecimal digits each; - = standard input", "what of it is pinned")
 
+    made = verb("warmup", "warmup", "bring prompts from the disk into memory, or compute them")
+    arena(made)
+    source = made.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompts", metavar="FILE", help="texts, one a line or JSON lines; needs "
+                        "--tokenizer or --engine; - = standard input")
+    source.add_argument("--tokens", metavar="FILE", help="token ids: a JSON list a line, or one a "
+                        "word with an empty line between two prompts")
+    source.add_argument("--keys", metavar="FILE", help="keys, 32 hexadecimal digits each, in the "
+                        "same forms")
+    made.add_argument("--tokenizer", metavar="DIR", help="a model's folder or a tokenizer.json, "
+                      "for --prompts (needs the package tokenizers)")
+    made.add_argument("--salt", metavar="TEXT", help="of all prompts, as vLLM's cache_salt")
+    made.add_argument("--identity", metavar="JSON", help="to derive keys under, in place of the "
+                      "arena's; @FILE reads it from there")
+    made.add_argument("--tier", metavar="FILE", action="append", default=[],
+                      help="the tier's file, in place of what the arena names; may be repeated")
+    made.add_argument("--limit", type=_watermark, default=0.9, metavar="SHARE",
+                      help="of the arena that may be held by it: 90%% unless told otherwise, or a "
+                      "number of blocks")
+    made.add_argument("--engine", metavar="URL", help="also send each prompt once through this "
+                      "engine (POST URL/v1/completions), for one token")
+    made.add_argument("--model", metavar="NAME", help="as that engine calls it; otherwise its "
+                      "first")
+    made.add_argument("--engine-key", metavar="FILE", help="the key that it asks for")
+    made.add_argument("--timeout", type=_positive, default=600.0, metavar="SECONDS",
+                      help="of all of it together (600)")
+
     made = verb("rm", "remove", "remove an arena")
     arena(made, required=True)
     made.add_argument("--force", action="store_true",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from .failures import USAGE, Failure
 def tokens_of(data: bytes, name: str, tokenizer: str | None) -> list[int]:
     """Ids as they stand in the file, or of the text that it is."""
     if tokenizer is not None:
-        return _tokenize(data, name, tokenizer)
+        return tokenizer_at(tokenizer)(text_of(data, name))
     found = re.sub(rb"[\s,\[\]]+", b" ", data).split()
     if not found or not all(re.fullmatch(rb"\d{1,10}", one) for one in found):
         raise Failure(USAGE, "", f"{name}: no tokens", "wanted ids, as a JSON list or one a word; "
@@ -22,7 +23,15 @@ def tokens_of(data: bytes, name: str, tokenizer: str | None) -> list[int]:
     return [int(one) for one in found]
 
 
-def _tokenize(data: bytes, name: str, tokenizer: str) -> list[int]:
+def text_of(data: bytes, name: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Failure(USAGE, "", f"{name}: no text in UTF-8") from None
+
+
+def tokenizer_at(tokenizer: str) -> Callable[[str], list[int]]:
+    """Text to ids, by a model's folder or a tokenizer.json."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -34,32 +43,43 @@ def _tokenize(data: bytes, name: str, tokenizer: str) -> list[int]:
         made = Tokenizer.from_file(str(path))
     except Exception as e:  # it raises plain Exception
         raise Failure(USAGE, "", f"{path}: {e}", "wanted a tokenizer.json") from None
-    try:
-        return list(made.encode(data.decode()).ids)
-    except UnicodeDecodeError:
-        raise Failure(USAGE, "", f"{name}: no text in UTF-8") from None
+    return lambda text: list(made.encode(text).ids)
 
 
-def prompt_keys(view: View, tokens: list[int], salt: str | None,
-                identity: dict[str, Any] | None) -> Array:
-    """Under an identity as Identity.text has it; needs the library. By vLLM's block hashes where
-    the identity is that of a vLLM engine, else as Identity.keys does."""
+def key_maker(view: View,
+              identity: dict[str, Any] | None) -> Callable[[list[int], str | None], Array]:
+    """Tokens and a salt to keys, maybe none, under an identity as Identity.text has it; needs the
+    library. By vLLM's block hashes where the identity is that of a vLLM engine, else as
+    Identity.keys does."""
     import kvshm
     from kvshm.connectors.vllm import hashes
 
     if identity is None:
         raise Failure(USAGE, view.name, "it has no identity to derive keys under",
                       "--identity JSON, or --keys FILE")
+    wrong = (kvshm.InvalidArgument, kvshm.Unsupported, TypeError)
     try:
         made = kvshm.Identity(**identity, allow_unknown_weights=True)
-        plain = json.loads(made.text)
-        if hashes.made_by_vllm(plain):
-            keys: Array = hashes.prompt_keys(plain, tokens, salt)
-        else:
-            keys = made.keys(tokens, salt=salt)
-    except (kvshm.InvalidArgument, kvshm.Unsupported, TypeError) as e:
+    except wrong as e:
         raise Failure(USAGE, view.name, str(e)) from None
+    plain = json.loads(made.text)
+
+    def keys(tokens: list[int], salt: str | None) -> Array:
+        try:
+            found: Array = (hashes.prompt_keys(plain, tokens, salt) if hashes.made_by_vllm(plain)
+                            else made.keys(tokens, salt=salt))
+        except wrong as e:
+            raise Failure(USAGE, view.name, str(e)) from None
+        return found
+    return keys
+
+
+def prompt_keys(view: View, tokens: list[int], salt: str | None,
+                identity: dict[str, Any] | None) -> Array:
+    """Of one prompt that must have some."""
+    keys = key_maker(view, identity)(tokens, salt)
     if not len(keys):
-        raise Failure(USAGE, view.name, f"{len(tokens)} tokens do not fill a block of "
-                      f"{made.block_tokens}: nothing is stored for them")
+        size = f"a block of {identity['block_tokens']}" if identity else "a block"
+        raise Failure(USAGE, view.name, f"{len(tokens)} tokens do not fill {size}: nothing is "
+                      "stored for them")
     return keys
