@@ -54,6 +54,7 @@ struct Batch {
 };
 
 void copy_host(Arena& a, const Batch& b, Way way) {
+  const RowCopies copies(b.p, b.n);
   for (std::uint32_t i = 0; i < b.n; i++) {
     const kvshm_handle h = b.h[i];
     const std::uint32_t row = b.rows[i];
@@ -61,9 +62,9 @@ void copy_host(Arena& a, const Batch& b, Way way) {
     if (b.codes[i]) continue;
     char* slice = slice_of(a, b.p, h, b.part);
     if (way == Way::kIn) {
-      copy_in_row(b.p, row, slice);
+      copies.in(row, slice, i + 1 < b.n ? b.rows[i + 1] : KVSHM_NONE);
     } else {
-      copy_out_row(b.p, row, slice);
+      copies.out(row, slice);
       // Another thread may have given the block back meanwhile: then these may be another's bytes.
       b.codes[i] = misuse(a, check_held(a, h));
     }

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "arena/error.hpp"
-#include "device/copy.hpp"
 
 namespace kvshm {
 namespace {
@@ -120,21 +119,6 @@ int check_runs(const kvshm_pages& p) {
     end = r.offset + r.bytes;
   }
   return 0;
-}
-
-void copy_in_row(const kvshm_pages& p, std::uint32_t row, char* slice) {
-  for (std::uint32_t i = 0; i < p.nruns; i++) {
-    const kvshm_run& r = p.runs[i];
-    stream_copy(slice + r.offset, reinterpret_cast<const char*>(r.address + row * r.stride),
-                r.bytes);
-  }
-}
-
-void copy_out_row(const kvshm_pages& p, std::uint32_t row, const char* slice) {
-  for (std::uint32_t i = 0; i < p.nruns; i++) {
-    const kvshm_run& r = p.runs[i];
-    stream_copy(reinterpret_cast<char*>(r.address + row * r.stride), slice + r.offset, r.bytes);
-  }
 }
 
 }  // namespace kvshm

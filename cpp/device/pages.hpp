@@ -14,8 +14,21 @@ int check_runs(const kvshm_pages& p);
 // The memory of every row against /proc/self/maps: 0, -EFAULT, -EACCES. Throws std::bad_alloc.
 int check_mapped(const kvshm_pages& p, bool writing, std::uint32_t* bad);
 
-// One row into a slice, or out of it.
-void copy_in_row(const kvshm_pages& p, std::uint32_t row, char* slice);
-void copy_out_row(const kvshm_pages& p, std::uint32_t row, const char* slice);
+// Rows into slices, and out of them. Streams, past the caches, where all that one call copies is
+// more than they hold; the destructor orders that before what follows.
+class RowCopies {
+ public:
+  RowCopies(const kvshm_pages& p, std::uint64_t rows);
+  RowCopies(const RowCopies&) = delete;
+  ~RowCopies();
+  // `next`: the row that comes after it, to look ahead; beyond the last: none.
+  void in(std::uint32_t row, char* slice, std::uint32_t next) const;
+  void out(std::uint32_t row, const char* slice) const;
+
+ private:
+  void gather(std::uint32_t row, char* slice, std::uint32_t next) const;
+  const kvshm_pages& p_;
+  bool streams_;
+};
 
 }  // namespace kvshm

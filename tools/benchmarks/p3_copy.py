@@ -58,12 +58,13 @@ def _paged(bench: Bench, stack: ExitStack, pages: str) -> list[Row]:
     """An engine's rows of 2 MiB, each of one run, 32 or 512, many in one call."""
     blocks = bench.scale.copy_blocks
     stored = bench.store(stack, pages, blocks=blocks, block_bytes=BLOCK_BYTES, fill=0)
-    role = bench.role(stack, "paged", blocks=blocks, **stored.args())
-    names = ["kvshm_copy_in, beside paged rows", "memcpy, beside paged rows"]
-    names += [f"pages_{what}, {runs}" for what in ("store", "load")
-              for runs in ("1 run", "32 runs", "512 runs")]
+    role = bench.role(stack, "paged", blocks=blocks, runs="1,32,512", **stored.args())
+    orders = {"kvshm_copy_in, beside paged rows": "copy_in 0",
+              "memcpy, beside paged rows": "loop 0"}
+    orders |= {f"pages_{what}, {runs}": f"{what} {number}" for what in ("store", "load")
+               for number, runs in enumerate(("1 run", "32 runs", "512 runs"))}
     candidates: dict[str, Candidate] = {
-        name: partial(role.run, f"variant {number}") for number, name in enumerate(names)}
+        name: partial(role.run, order) for name, order in orders.items()}
     got = interleave(candidates, bench.scale.rounds, bench.progress, f"paged rows, {pages} pages")
     return [row(name, samples(facts, "gb_per_second"), "GB/s", pages=pages, reference=number < 2)
             for number, (name, facts) in enumerate(got.items())]
