@@ -29,7 +29,7 @@ from kvshm.objects cimport create_object, get_object, put_object
 
 import numpy as np
 
-from kvshm import device as device_of, introspect, tier as tier_of
+from kvshm import introspect, registration, tier as tier_of
 from kvshm.attach import connect
 from kvshm.errors import Busy, InvalidArgument
 from kvshm.records import ReapReport
@@ -393,24 +393,24 @@ cdef class Arena(Attachment):
         drain: seconds for which fills of this process are kept from others after it was killed,
         since copies that a device has begun may still land.
         """
-        return device_of.register(self, backend, mode, piece, drain, device, timeout)
+        return registration.register(self, backend, mode, piece, drain, device, timeout)
 
     def wait_device(self, timeout):
         """Until registering or undoing it is over: True; False after `timeout` seconds."""
-        return device_of.wait(self, timeout)
+        return registration.wait(self, timeout)
 
     def unregister_device(self, *, timeout=60.0):
         """Give one reference back; the last one undoes the registration. No copy may be under way.
         TimedOut: it goes on. Misuse: there is none."""
-        device_of.unregister(self, timeout)
+        registration.unregister(self, timeout)
 
     def device(self):
         """This process's registration with a device: kvshm.DeviceInfo."""
-        return device_of.describe(self)
+        return registration.describe(self)
 
     def device_ranges(self):
         """The blocks that are registered: a list of kvshm.DeviceRange."""
-        return device_of.ranges(self)
+        return registration.ranges(self)
 
     # Transfers
 
