@@ -34,7 +34,10 @@ File open_object(const Arena& a, int how) {
   // M:life.1
   File f(open(a.path.c_str(), how | O_CLOEXEC | O_NOFOLLOW));
   struct stat st;
-  if (f && (fstat(f.get(), &st) != 0 || st.st_ino != a.ino || st.st_dev != a.dev)) f.reset();
+  if (f && (fstat(f.get(), &st) != 0 || st.st_ino != a.ino || st.st_dev != a.dev)) {
+    f.reset();
+    errno = ESTALE;  // and no error of an earlier call
+  }
   return f;
 }
 

@@ -73,7 +73,7 @@ TEST(Steps, CallsFailInOrder) {
   } cases[] = {
       {"create.size", ENOSPC, -ENOSPC, 0},         {"attach.map", ENOMEM, -ENOMEM, -ENOMEM},
       {"attach.counts", ENOMEM, -ENOMEM, -ENOMEM}, {"slot.keep", ENOMEM, -ENOMEM, -ENOMEM},
-      {"object.open", EMFILE, -ESTALE, -ESTALE},
+      {"object.open", EMFILE, -EMFILE, -EMFILE},
   };
   for (const auto& c : cases) {
     kvshm::set_step_error(c.step, c.error);
