@@ -115,6 +115,9 @@ class Config:
     tier_wait: float = _option(5.0, seconds(0, 3600),
                                "limit of loading a request's blocks from disk; then what is in "
                                "memory counts")
+    prefetch_ahead: int = _option(0, whole(0, 1 << 30, "blocks"),
+                                  "blocks that are brought from disk for requests in line, when "
+                                  "they come; 0 = off: when it is their turn")
     events: bool = _option(False, SWITCH, "publish KV events for blocks that this process stored")
     log_requests: bool = _option(True, SWITCH, "one INFO line per request")
     label: str = _option("", text(63),

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 
 from .config import ModelConfig
+
+
+class Block(Protocol):
+    """The KV of block_tokens tokens: [layer, K or V, head, token, channel], layer given."""
+
+    def __getitem__(self, at: Any, /) -> torch.Tensor: ...
 
 
 class Rotary:
@@ -55,7 +62,7 @@ class PagedAttention:
         return self._scores[:need].view(shape)
 
     def __call__(
-        self, query: torch.Tensor, blocks: Sequence[torch.Tensor], layer: int, start: int
+        self, query: torch.Tensor, blocks: Sequence[Block], layer: int, start: int
     ) -> torch.Tensor:
         """query: (tokens, heads, head_dim) at positions start, start + 1, ...; K and V of these
         tokens are in blocks[-1] already. Returns (tokens, heads * head_dim)."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .kv import PIECES, PREFILL, KVCache, KeyBytes, Registered
+from .kv import PIECES, PREFILL, KVCache, KeyBytes, Registered, Sequence
 from .model import Model
 
 
@@ -46,20 +46,8 @@ class Engine:
         cache = self.cache if reuse else self._reference
         sequence = cache.open(prompt, reuse, registered)
         try:
-            position = len(sequence.reused) * size
-            chunks: list[tuple[int, int]] = []
-            logits = torch.empty(0)
-            while position < len(prompt):
-                step = min(size, len(prompt) - position)
-                sequence.extend()
-                progress(position)
-                logits = self.model.forward(
-                    prompt[position : position + step], position, sequence.blocks
-                )
-                chunks.append((position, step))
-                position += step
-                if step == size:
-                    sequence.complete(prompt[:position], PREFILL)
+            logits, chunks = self._prefill(prompt, sequence, progress)
+            position = len(prompt)
             tokens = [int(logits.argmax())]
             ttft = time.perf_counter() - began
             rows = [logits]
@@ -75,3 +63,52 @@ class Engine:
             return Answer(tokens, torch.stack(rows), ttft, list(sequence.reused), chunks)
         finally:
             sequence.close()
+
+    def _prefill(
+        self, prompt: list[int], sequence: Sequence, progress: Callable[[int], None]
+    ) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+        """The logits after the prompt, and the chunks that were computed."""
+        logits = None
+        while logits is None and sequence.arriving:
+            chunks = self._chunks(prompt, sequence)
+            logits = self._by_layers(prompt, chunks, sequence, progress)
+        if logits is not None:
+            return logits, chunks
+        chunks = self._chunks(prompt, sequence)
+        for start, step in chunks:
+            end = start + step
+            sequence.extend()
+            progress(start)
+            logits = self.model.forward(prompt[start:end], start, sequence.blocks)
+            if step == self.model.block_tokens:
+                sequence.complete(prompt[:end], PREFILL)
+        assert logits is not None
+        return logits, chunks
+
+    def _chunks(self, prompt: list[int], sequence: Sequence) -> list[tuple[int, int]]:
+        size = self.model.block_tokens
+        return [(at, min(size, len(prompt) - at))
+                for at in range(len(sequence.reused) * size, len(prompt), size)]
+
+    def _by_layers(
+        self, prompt: list[int], chunks: list[tuple[int, int]], sequence: Sequence,
+        progress: Callable[[int], None]
+    ) -> torch.Tensor | None:
+        """All chunks through each layer as its KV of the found blocks arrives, the later layers'
+        being on its way meanwhile. None: some did not come, see Sequence.arrived()."""
+        found = len(sequence.reused)
+        for _ in chunks:
+            sequence.extend()
+        states = [self.model.embed(prompt[start:start + step]) for start, step in chunks]
+        for layer in range(self.model.config.layers):
+            if not sequence.arrived(layer):
+                return None
+            for i, (start, _) in enumerate(chunks):
+                if not layer:
+                    progress(start)
+                blocks = sequence.blocks[:found + i + 1]
+                states[i] = self.model.through(states[i], start, blocks, range(layer, layer + 1))
+        for start, step in chunks:
+            if step == self.model.block_tokens:
+                sequence.complete(prompt[:start + step], PREFILL)
+        return self.model.logits(states[-1])

@@ -39,7 +39,7 @@ class Host:
     @classmethod
     def create(cls, settings: Settings, blocks: int, size: str) -> Host:
         """Either a number of blocks, or (0) as many as fit into `size` bytes."""
-        block_bytes = settings.model.block_bytes(settings.block_tokens)
+        block_bytes = settings.part_bytes
         try:
             arena = kvshm.Arena.create(
                 demo_name(),

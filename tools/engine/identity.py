@@ -15,6 +15,7 @@ def identity_of(settings: Settings) -> kvshm.Identity:
         model="kvshm-demo-tiny" if settings.tiny else "kvshm-demo",
         weights=model.fingerprint(torch.__version__),
         dtype="float32",
-        layout="LCHTD",  # layer, K or V, head, token, channel
+        # Layer, K or V, head, token, channel; of all layers together, or by groups of them.
+        layout="LCHTD" if settings.layer_groups == 1 else f"LCHTD/{settings.layer_groups}",
         block_tokens=settings.block_tokens,
     )

@@ -12,10 +12,11 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from .attention import Block
 from .config import ModelConfig
 
 KeyBytes = bytes
@@ -35,19 +36,27 @@ class Counts:
     copied_in: int = 0  # bytes, this process to arena
     copied_out: int = 0  # bytes, arena to this process
     waited: int = 0  # times a block was awaited that somebody else was computing
+    loaded: int = 0  # blocks that came from the tier for a request
+    missed: int = 0  # blocks that were to come, and were computed
+    prefetched: int = 0  # transfers from the tier before a request's turn
 
 
 class Sequence(Protocol):
-    """The blocks of one request, in order; the last one is being written."""
+    """The blocks of one request, in order; those behind the found ones are being written."""
 
-    blocks: list[torch.Tensor]
+    blocks: list[Block]
     reused: list[KeyBytes]  # keys of the blocks that were found
+    arriving: bool  # some of them are on their way: arrived() before their layers are read
+
+    def arrived(self, layer: int) -> bool:
+        """Waits for the found blocks' KV of this layer. False: some of it will not come. Then
+        `reused` and `blocks` are shorter, and the request begins anew behind them."""
 
     def extend(self) -> None:
         """Append an empty block to write to."""
 
     def complete(self, tokens: list[int], made: str) -> None:
-        """The last block is full; `tokens` is the whole sequence up to its end."""
+        """A block is full, all layers of it; `tokens` is the whole sequence up to its end."""
 
     def close(self) -> None:
         """Let go of all blocks; what was registered stays findable."""
@@ -59,6 +68,11 @@ class KVCache(Protocol):
     def open(self, tokens: list[int], reuse: bool, registered: Registered) -> Sequence:
         """Blocks for a prompt. At least one of its tokens is left to compute."""
 
+    def enqueued(self, name: int, tokens: list[int]) -> None:
+        """A prompt that will be opened; begun() says that its turn has come. Any thread."""
+
+    def begun(self, name: int) -> None: ...
+
     def close(self) -> None:
         """Give everything back."""
 
@@ -67,6 +81,38 @@ def reusable_blocks(tokens: list[int], block_tokens: int) -> int:
     """Full blocks of a prompt that may be taken from a cache: its last token must be computed,
     or there are no logits."""
     return (len(tokens) - 1) // block_tokens
+
+
+class Here:
+    """What is found by a sequence that waits for nothing."""
+
+    arriving = False
+
+    def arrived(self, layer: int) -> bool:
+        return True
+
+
+class NoLine:
+    """A cache that makes nothing of the requests that wait."""
+
+    def enqueued(self, name: int, tokens: list[int]) -> None:
+        pass
+
+    def begun(self, name: int) -> None:
+        pass
+
+
+class PartedBlock:
+    """A block whose layers lie in several tensors, group by group; not all need be there."""
+
+    def __init__(self, parts: list[torch.Tensor | None], per_part: int) -> None:
+        self.parts, self._per_part = parts, per_part
+
+    def __getitem__(self, at: Any) -> torch.Tensor:
+        layer, rest = (at[0], at[1:]) if isinstance(at, tuple) else (at, ())
+        part = self.parts[layer // self._per_part]
+        assert part is not None, f"layer {layer} is read before it has arrived"
+        return part[(layer % self._per_part, *rest)]
 
 
 class BlockMaker:
@@ -84,11 +130,11 @@ class BlockMaker:
 
 
 @dataclass
-class OffSequence:
+class OffSequence(Here):
     """Private blocks only; forgets them at close."""
 
     maker: BlockMaker
-    blocks: list[torch.Tensor] = field(default_factory=list)
+    blocks: list[Any] = field(default_factory=list)
     reused: list[KeyBytes] = field(default_factory=list)
 
     def extend(self) -> None:
@@ -102,7 +148,7 @@ class OffSequence:
         self.blocks = []
 
 
-class OffCache:
+class OffCache(NoLine):
     def __init__(self, config: ModelConfig, block_tokens: int) -> None:
         self.counts = Counts()
         self._config, self._block_tokens = config, block_tokens
@@ -148,11 +194,11 @@ class LocalStore:
             self._blocks.popitem(last=False)
 
 
-class LocalSequence:
+class LocalSequence(Here):
     def __init__(
         self, cache: LocalCache, tokens: list[int], reuse: bool, registered: Registered
     ) -> None:
-        self.blocks: list[torch.Tensor] = []
+        self.blocks: list[Any] = []
         self.reused: list[KeyBytes] = []
         self._cache, self._registered = cache, registered
         usable = reusable_blocks(tokens, cache.block_tokens) if reuse else 0
@@ -176,7 +222,7 @@ class LocalSequence:
         self.blocks = []
 
 
-class LocalCache:
+class LocalCache(NoLine):
     """One process's prefix cache: what each engine has without kvshm."""
 
     def __init__(self, config: ModelConfig, block_tokens: int, capacity: int = 1024) -> None:

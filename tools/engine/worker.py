@@ -8,7 +8,8 @@
          {"event": "done", "id": 1, "tokens": [...], "logits": base64, ...}
          {"event": "error", "id": 1, "error": "..."}
 
-One request at a time: two workers on two cores are to compare, not to compete.
+One request at a time: two workers on two cores are to compare, not to compete. The others wait in
+line; what the tier has of them may be on its way meanwhile (Settings.prefetch).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from __future__ import annotations
 import base64
 import json
 import os
+import queue
 import sys
+import threading
 import time
 from typing import Any, TextIO
 
@@ -32,6 +35,7 @@ from .settings import Settings
 class Worker:
     def __init__(self, settings: Settings, output: TextIO) -> None:
         self._output = output
+        self._over, self._listening = threading.Event(), threading.Lock()
         began = time.perf_counter()
         model = Model(settings.model, settings.block_tokens)
         loaded = time.perf_counter()
@@ -48,12 +52,13 @@ class Worker:
 
     def serve(self, source: TextIO) -> None:
         """Until "stop" or the end of the input, which is also how the parent's death shows."""
+        line: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        listener = threading.Thread(target=self._listen, args=(source, line), daemon=True)
+        listener.start()
         try:
-            for line in source:
-                message = json.loads(line)
-                if message["op"] == "stop":
-                    break
+            while (message := line.get()) is not None:
                 try:
+                    self._engine.cache.begun(message["id"])
                     self._generate(message)
                 except BrokenPipeError:
                     raise
@@ -64,7 +69,23 @@ class Worker:
                         error=f"{type(error).__name__}: {error}",
                     )
         finally:
-            self._engine.cache.close()
+            self._over.set()
+            with self._listening:
+                self._engine.cache.close()
+            listener.join(1)  # it has seen the end too, or is about to
+
+    def _listen(self, source: TextIO, line: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+        try:
+            for text in source:
+                message = json.loads(text)
+                if message["op"] == "stop":
+                    break
+                with self._listening:
+                    if message["reuse"] and not self._over.is_set():
+                        self._engine.cache.enqueued(message["id"], message["tokens"])
+                line.put(message)
+        finally:
+            line.put(None)
 
     def _generate(self, message: dict[str, Any]) -> None:
         ident = message["id"]

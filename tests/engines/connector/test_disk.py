@@ -381,3 +381,44 @@ def test_s77_a_shard_is_missing_on_disk(start, tiered, truth, prompt, tmp_path, 
         look.visible(one)  # compares the bytes of all four parts
     assert a.failures == [] and a.stats["failed_disk_blocks"] == ranks
     assert eventually(lambda: look.held() == 0)
+
+
+# ---- ahead of a request's turn -------------------------------------------------------------------
+
+@pytest.mark.parametrize("limit, first, second", [(0, 0, 0), (BLOCKS, BLOCKS, 0),
+                                                  (BLOCKS + 3, BLOCKS, 3), (99, BLOCKS, BLOCKS)])
+def test_what_the_disk_has_comes_when_a_request_gets_in_line(tiered, truth, prompt, limit, first,
+                                                             second):
+    """prefetch_ahead: at most so many blocks of all that wait, with no step of the engine."""
+    a = tiered()
+    look = truth(a)
+    prompts = [prompt(SIZE + 3, seed) for seed in range(2)]
+    for tokens in prompts:
+        evicted(a, look, a.run(tokens, 1))
+    b = tiered(options={"prefetch_ahead": limit})
+    asked = [b.add(tokens, 3) for tokens in prompts]
+    arena = arena_of(b)
+
+    def there():
+        return [int((arena.presence(own) & kvshm.Presence.G2 != 0).sum())
+                for own in (keys_of(look, one) for one in asked)]
+    assert eventually(lambda: there() == [first, second], 10), there()
+    b.drain()
+    for one, tokens in zip(asked, prompts):
+        assert one.external == SIZE and one.output == b.model.generate(tokens, 3)
+    assert b.failures == [] and eventually(lambda: look.held() == 0)
+
+
+def test_a_request_that_is_given_up_leaves_the_line(tiered, truth, prompt):
+    a = tiered()
+    look = truth(a)
+    prompts = [prompt(SIZE + 3, seed) for seed in range(2)]
+    for tokens in prompts:
+        evicted(a, look, a.run(tokens, 1))
+    b = tiered(options={"prefetch_ahead": BLOCKS})
+    first, second = (b.add(tokens, 3) for tokens in prompts)
+    arena, keys = arena_of(b), keys_of(look, second)
+    b.abort(first)
+    assert eventually(lambda: (arena.presence(keys) & kvshm.Presence.G2).all(), 10)
+    b.drain()
+    assert eventually(lambda: look.held() == 0)

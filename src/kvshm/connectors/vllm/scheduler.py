@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import kvshm
+from kvshm.ahead import Ahead
 
 from . import disk, lookup
 from .adapters import adapter_digest
@@ -72,6 +73,7 @@ class SchedulerSide:
         self.events = Events(len(self.groups) > 1) if config.events else None
         self.lookups = Lookups(config, self.groups)
         self.states: dict[str, RequestState] = {}
+        self.ahead: Ahead | None = None  # of the arena that is in use
         self.loading: dict[int, Loading] = {}
         self.saving: dict[int, Saving] = {}
         self._next_job = 0
@@ -89,7 +91,23 @@ class SchedulerSide:
         adapter = adapter_digest(request.lora_request) if request.lora_request else b""
         state = RequestState(request, self.groups, self.host.identity, adapter)
         self.states[request.request_id] = state
+        self._in_line(state)
         return state
+
+    def _in_line(self, state: RequestState) -> None:
+        """Long before the engine asks for it, what the disk has of it may be on its way. Of a
+        window nobody knows yet where it will be."""
+        config = self.config
+        arena = self.host.ready() if config.prefetch_ahead and config.tier else None
+        if arena is None or not self.host.disk or not config.read:
+            return
+        if self.ahead is None:
+            self.ahead = Ahead(arena, config.prefetch_ahead)
+        state.extend_keys()
+        limit = state.request.num_tokens - 1
+        self.ahead.arrived(state.request.request_id, [
+            keys[:limit // group.block_tokens] for group, keys in zip(self.groups, state.keys)
+            if not group.partial])
 
     def _confirm(self) -> None:
         """Once, when vLLM has drawn its seed: later than this object is made."""
@@ -184,6 +202,7 @@ class SchedulerSide:
 
     def _admitted(self, state: RequestState) -> None:
         figures = state.figures
+        self._left_line(state.request.request_id)
         if figures.admitted:
             return  # after a preemption, or an asynchronous load that has ended
         figures.admitted = True
@@ -191,6 +210,10 @@ class SchedulerSide:
         figures.local = state.local
         self.stats.add("asked_tokens", figures.asked)
         self.stats.add("local_tokens", figures.local)
+
+    def _left_line(self, request_id: str) -> None:
+        if self.ahead is not None:
+            self.ahead.begun(request_id)
 
     def _load(self, state: RequestState, hold: lookup.Hold, ids: Sequence[Sequence[int]]) -> None:
         pieces = []
@@ -227,6 +250,7 @@ class SchedulerSide:
         """The request is over, by whatever way. Jobs under way go on and are reported."""
         state = self.states.pop(request_id, None)
         if state is not None:
+            self._left_line(request_id)
             state.drop_hold()
             state.ended = True
             self._tell(state)
@@ -390,6 +414,7 @@ class SchedulerSide:
         log.warning("kvshm: %s; going on without it", error)
         for state in self.states.values():
             state.drop_hold()
+        self.ahead = None
         self.host.lost()
 
     def reset(self) -> bool:
