@@ -106,8 +106,8 @@ _HOME = {
     "kvshm.views": "View",
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
-_SUBMODULES = {"capi", "config", "errors", "eviction", "index", "paged", "paths", "records", "shm",
-               "uring"}
+_SUBMODULES = {"capi", "config", "device", "errors", "eviction", "index", "paged", "paths",
+               "records", "shm", "uring"}
 
 
 def __getattr__(name: str) -> Any:

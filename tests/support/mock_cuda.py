@@ -25,14 +25,14 @@ class Cuda:
         self.current = self.Stream("engine")
         self.asked = 0  # events that are asked before one has passed, where nothing is held
 
-    def Stream(self, name: str = "") -> Stream:  # noqa: N802
+    def Stream(self, name: str = "", device: str = "") -> Stream:  # noqa: N802
         self.streams.append(Stream(self, name or f"{len(self.streams)}", len(self.streams)))
         return self.streams[-1]
 
     def Event(self) -> Event:  # noqa: N802
         return Event(self)
 
-    def current_stream(self) -> Stream:
+    def current_stream(self, device: str = "") -> Stream:
         return self.current
 
     def module(self) -> types.ModuleType:
