@@ -184,6 +184,15 @@ def test_after_everybody_has_gone(make: Any, path: Path, tmp_path: Path) -> None
     assert counts(found) == [(5, 0, 5, 0, 0)] and found["name"] == name
 
 
+def test_the_file_is_gone(make: Any, path: Path, tmp_path: Path) -> None:
+    arena = make()
+    arena.close()
+    path.unlink()
+    file = jsonl(tmp_path / "p", tokens_of(1, 5))
+    done = usage(arena, "--tokens", file)
+    assert f"{path}: there is no such file" in done.err and not path.exists()
+
+
 def test_after_a_reboot(make: Any, make_arena: Any, path: Path, tmp_path: Path) -> None:
     """A new arena that has opened no tier yet: the file is told, and read back first."""
     first = make()

@@ -121,21 +121,20 @@ def _engine(args: argparse.Namespace, deadline: float) -> Engine | None:
 
 
 def _paths(args: argparse.Namespace, view: View, engine: bool) -> list[str]:
-    """Files of the tier: those given, or those that the arena's image names."""
-    if args.tier:
-        given = [part for one in args.tier for part in one.split(":")]
-        for path in given:
-            if not os.path.exists(path):  # it would be made
-                raise Failure(USAGE, view.name, f"--tier {path}: there is no such file")
-        return given
-    image = open_image(view.name, view.folder)
+    """Files of the tier: those given, or those that the arena's image names. None is made."""
+    image = None if args.tier else open_image(view.name, view.folder)
+    paths = [part for one in args.tier for part in one.split(":")]
     if image is not None:
         with image:
-            return tiers.files(image).split(":")
-    if engine:
-        return []
-    raise Failure(USAGE, view.name, "it has no tier to lift from", "--tier FILE names one that no "
-                  "process has opened since the host is up; --engine URL computes")
+            paths = tiers.files(image).split(":")
+    for path in paths:
+        if not os.path.exists(path):
+            raise Failure(USAGE, view.name, f"its tier {path}: there is no such file",
+                          "--tier FILE, or, where it is gone for good, let engines make it anew")
+    if not paths and not engine:
+        raise Failure(USAGE, view.name, "it has no tier to lift from", "--tier FILE names one that "
+                      "no process has opened since the host is up; --engine URL computes")
+    return paths
 
 
 @contextmanager
@@ -201,7 +200,7 @@ def _stored(rows: list[Row], arena: Any, deadline: float) -> None:
     for row in rows:
         if row.answer is None or row.counts is None:
             continue
-        had = row.counts.found + row.counts.lifted
+        had, row.stored = row.counts.found + row.counts.lifted, 0
         while row.counts.blocks:
             there = arena.presence(row.prompt.keys) & Presence.G2 != 0
             row.stored = max(0, int(there.sum()) - had)
