@@ -7,6 +7,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from . import (arenas, e_hits, fio, machine, p1_lookup, p2_match, p3_copy, p4_in
 from .bench import QUICK, Bench, Scale
 from .connector import v1_request, v2_transfers
 from .mounts import mounted
+from .mover import calls, layers, overlap
 from .native import BenchError
 from .peers import measure, table
 from .peers.catalog import PEERS
@@ -89,10 +91,15 @@ def _targets(args: argparse.Namespace, kind: str,
         progress.close()
     about = machine.facts(args.root)
     options = asdict(scale) | {"quick": args.quick} | options
-    more = {"ratio_to_fio": p5_disk.ratios(list(targets[0].rows))} if kind == "disk" else {}
+    rows = [one for target in targets for one in target.rows]
+    more: dict[str, Any] = {}
+    if kind == "disk":
+        more = {"ratio_to_fio": p5_disk.ratios(rows)}
+    elif kind == "mover":
+        more = headline(rows)
     table = report.table(about, targets)
     print(report.document(kind, about, options, targets, **more) if args.json else table)
-    if kind in ("vllm", "eviction", "disk") and args.out is not None:
+    if kind in ("vllm", "eviction", "disk", "mover") and args.out is not None:
         args.out.write_text(report.page(f"tools/bench {kind}", table), encoding="utf-8")
     return int(any(target.holds is False for target in targets))
 
@@ -118,6 +125,35 @@ def _disk(args: argparse.Namespace) -> int:
                     Scale(rounds=disk.rounds), str(args.native), fio=fio.version(),
                     file_system=p5_disk.file_system(disk.folder), file_bytes=disk.file_bytes,
                     round_ms=disk.ms, slots=disk.slots)
+
+
+def headline(rows: list[Row]) -> dict[str, float | None]:
+    """By the names that the JSON document of the mover has; of several the worst."""
+    hidden = [r.value for r in rows if r.limit and r.what.startswith(layers.HIDDEN)
+              and r.value is not None]
+    return {"overlap": next((r.value for r in rows if r.what == overlap.UP), None),
+            "layerwise_hidden": min(hidden, default=None)}
+
+
+def _mover(args: argparse.Namespace) -> int:
+    disk = args.dir or p5_disk.default_folder()
+    rounds = args.rounds or (5 if args.quick else 9)
+    nbytes = (64 << 20) if args.quick else (256 << 20)
+    size = layers.QUICK if args.quick else layers.Size()
+    load = calls.Load(ms=1000) if args.quick else calls.Load()
+    with ExitStack() as stack:
+        try:
+            folder = p5_disk.scratch(stack, disk, 4 * nbytes)
+        except BenchError as e:
+            print(f"tools/bench: {e}", file=sys.stderr)
+            return 2
+        measures: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
+            "M1": (overlap.TITLE, lambda bench: overlap.measure(bench, folder, nbytes, rounds)),
+            "M2": (layers.TITLE, lambda bench: layers.measure(bench, folder, size, rounds)),
+            "M3": (calls.TITLE, lambda bench: calls.measure(bench, folder, load, rounds)),
+        }
+        return _targets(args, "mover", {name: measures[name] for name in args.only or measures},
+                        Scale(rounds=rounds), file_system=p5_disk.file_system(disk))
 
 
 def _peers(args: argparse.Namespace) -> int:
@@ -211,8 +247,25 @@ def _parser() -> argparse.ArgumentParser:
                       help="not beside LMCache, which is installed for it once")
     disk.add_argument("--out", type=Path, metavar="FILE", help="also keep the table as this page")
     disk.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
+    mover = commands.add_parser(
+        "mover", help="what moving blocks costs who computes meanwhile",
+        description="Transfers between disk, memory and engine beside computing, of the longer "
+                    "alone; how much of a load the layer-wise pipeline hides; an engine's calls "
+                    "while the disk is slow. Exit status: 0 if the targets hold, 1 if one is "
+                    "broken, 2 if it could not be measured.")
+    mover.add_argument("--json", action="store_true", help="one JSON document in place of a table")
+    mover.add_argument("--only", type=_some_of(("M1", "M2", "M3")), metavar="M1,M2,M3",
+                       help="these only")
+    mover.add_argument("--dir", type=Path, metavar="DIR",
+                       help="of the files that are read and written, 1 GiB at most, removed in the "
+                            "end; default: where temporary files go, on a disk")
+    mover.add_argument("--quick", action="store_true",
+                       help="a tiny model, little data: shows that it works")
+    mover.add_argument("--rounds", type=_rounds, metavar="N",
+                       help="samples of each figure, in place of 9")
+    mover.add_argument("--out", type=Path, metavar="FILE", help="also keep the table as this page")
     for one, run in ((micro, _micro), (peers, _peers), (vllm, _vllm), (eviction, _eviction),
-                     (disk, _disk)):
+                     (disk, _disk), (mover, _mover)):
         one.add_argument("--root", type=Path, help=argparse.SUPPRESS)
         one.set_defaults(run=run)
     return parser

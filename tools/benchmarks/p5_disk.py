@@ -54,7 +54,7 @@ def measure(bench: Bench, disk: Disk) -> list[Row]:
     for size, block in SIZES.items():
         with ExitStack() as stack:
             files = 3 if disk.peers and size == PEER_SIZE else 2
-            folder = _folder(stack, disk, files * disk.file_bytes)
+            folder = scratch(stack, disk.folder, files * disk.file_bytes)
             beside = _made(folder / "fio", disk.file_bytes)
             bench.progress.step(f"filling a tier, {size}", 0)
             role = bench.role(
@@ -166,7 +166,7 @@ def _rebuild(bench: Bench, disk: Disk) -> list[Row]:
     tier until it serves."""
     bytes_ = disk.slots * (SLOT + RECORD) + (1 << 20)
     with ExitStack() as stack:
-        folder = _folder(stack, disk, bytes_)
+        folder = scratch(stack, disk.folder, bytes_)
         tier = {"file": folder / "tier", "bytes": bytes_, "block": SLOT, "run": RUN,
                 "memory": min(MEMORY, bytes_ // 4)}
         bench.progress.step(f"filling {disk.slots:,} slots of 4 KiB", 0)
@@ -218,18 +218,18 @@ def file_system(folder: Path) -> str:
     return kind
 
 
-def _folder(stack: ExitStack, disk: Disk, nbytes: int) -> Path:
-    """Of files with so many bytes together."""
-    if not disk.folder.is_dir():
-        raise BenchError(f"{disk.folder}: no such folder (--dir)")
-    if file_system(disk.folder) == "tmpfs":
-        raise BenchError(f"{disk.folder} is memory, not a disk (--dir)")
-    at = os.statvfs(disk.folder)
+def scratch(stack: ExitStack, parent: Path, nbytes: int) -> Path:
+    """A folder of files with so many bytes together, on a disk."""
+    if not parent.is_dir():
+        raise BenchError(f"{parent}: no such folder (--dir)")
+    if file_system(parent) == "tmpfs":
+        raise BenchError(f"{parent} is memory, not a disk (--dir)")
+    at = os.statvfs(parent)
     free, wanted = at.f_bavail * at.f_frsize, nbytes + SPARE
     if free < wanted:
-        raise BenchError(f"{disk.folder}: {free >> 20} MiB free, {wanted >> 20} MiB wanted (--dir)")
+        raise BenchError(f"{parent}: {free >> 20} MiB free, {wanted >> 20} MiB wanted (--dir)")
     return Path(stack.enter_context(
-        tempfile.TemporaryDirectory(prefix="kvshm-bench-", dir=disk.folder)))
+        tempfile.TemporaryDirectory(prefix="kvshm-bench-", dir=parent)))
 
 
 def _made(path: Path, nbytes: int) -> Path:

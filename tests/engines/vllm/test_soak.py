@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short form of `tools/soak vllm`."""
+"""The short forms of `tools/soak tiers` for vLLM, and of `tools/soak vllm`."""
 from __future__ import annotations
 
 import pytest
+from kvshm.tools.soaks import main as tiers
 from kvshm.tools.vllm import soak
 
 
-def test_two_engines_on_an_arena_that_is_too_small(vllm_python, capsys):
+def test_two_engines_over_a_disk_and_a_kill(vllm_python):
+    part = tiers.run("vllm", 25, 5, print, workers=2, requests=10, every=15.0)
+    assert tiers.holds(part), tiers.table(part)
+
+
+def test_two_engines_on_an_arena_that_is_too_small(vllm_python, full_only):
     document = soak.soak(20, 1, print)
     assert soak.holds(document), soak.table(document)
     assert document["requests"] == document["compared"] == 20
