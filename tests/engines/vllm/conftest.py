@@ -27,6 +27,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(LIMIT))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """For each engine: OpenMP's threads spin at their barriers, so that beside anything else on
+    their cores they take ten times as long; and how many there are changes the last bits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        yield
+
+
 @pytest.fixture
 def full_only(request: pytest.FixtureRequest) -> None:
     """For a test that starts engines of its own for little more than others show."""
