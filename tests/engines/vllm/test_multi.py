@@ -27,9 +27,11 @@ def test_it_loads_and_saves_beside_another_connector(new_engine, tmp_path):
         assert cold.num_cached_tokens == 0
         assert len(seen.digests()) == 31
         assert len(list(tmp_path.glob("*/*.safetensors"))) == 4  # a file for each layer
+        own = one(engine, request)
         assert engine.reset_prefix_cache()
         warm = one(engine, request)
-        assert warm.num_cached_tokens == 992 and warm.tokens == cold.tokens
+        assert own.num_cached_tokens == warm.num_cached_tokens == 992
+        assert warm.tokens == own.tokens
         metrics = engine.metrics()
         assert metrics["vllm:kvshm_saved_blocks_total"] == 31
         assert metrics["vllm:kvshm_loaded_blocks_total"] == 31
@@ -49,7 +51,9 @@ def test_it_is_the_first_child_beside_nixl(new_engine):
         request = Request(prompt(2), 16)
         cold = one(engine, request)
         assert cold.num_cached_tokens == 0 and len(seen.digests()) == 31
+        own = one(engine, request)
         assert engine.reset_prefix_cache()
         warm = one(engine, request)
-        assert warm.num_cached_tokens == 992 and warm.tokens == cold.tokens
+        assert own.num_cached_tokens == warm.num_cached_tokens == 992
+        assert warm.tokens == own.tokens
         assert seen.in_use() == (0, 0) and seen.is_clean()

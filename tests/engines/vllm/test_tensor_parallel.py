@@ -30,14 +30,18 @@ def test_two_ranks_share_and_a_rank_killed_in_mid_save_leaves_no_hole(new_engine
         first, second = Request(prompt(1), 16), Request(prompt(2), 16)
         cold = one(a, first)
         assert cold.num_cached_tokens == 0 and len(set(cold.tokens)) >= 8
-        warm = one(b, first)
-        assert warm.num_cached_tokens == 992 and warm.tokens == cold.tokens
-        cold = one(a, second)
+        own, warm = one(a, first), one(b, first)
+        assert own.num_cached_tokens == warm.num_cached_tokens == 992
+        assert warm.tokens == own.tokens
+        # The second behind 96 tokens of its own cache: the split that b will have in the end.
+        one(a, Request(second.prompt_token_ids[:96] + prompt(3, 904), 16))
+        split = one(a, second)
+        assert split.num_cached_tokens == 96
         good = seen.digests()
-        assert len(good) == 62 and seen.is_clean()
+        assert len(good) == 31 + 31 + 28 and seen.is_clean()
 
         # Once more from nothing; the third chunk is saved in parts.
-        assert seen.arena.clear() == 62
+        assert seen.arena.clear() == len(good)
         assert a.reset_prefix_cache() and b.reset_prefix_cache()
         halts.order("save", after=3, part=1)
         begun = a.begin([second])
@@ -57,6 +61,6 @@ def test_two_ranks_share_and_a_rank_killed_in_mid_save_leaves_no_hole(new_engine
         assert seen.is_clean()
 
         warm = one(b, second)
-        assert warm.num_cached_tokens == 96 and warm.tokens == cold.tokens
+        assert warm.num_cached_tokens == 96 and warm.tokens == split.tokens
         assert len(seen.digests()) == 31 and seen.in_use() == (0, 0) and seen.is_clean()
         assert not begun.done() or begun.exception()
