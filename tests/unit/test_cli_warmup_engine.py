@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import jsonschema
 import kvshm
 import pytest
 from support.arenas import eventually, store
-from support.cli import Outcome, kvshm_cli
+from support.cli import Outcome, kvshm_cli, spawn_cli
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/inspector.schema.json").read_text())
 FIELDS: dict[str, Any] = {"model": "m", "weights": "w", "block_tokens": 16}
@@ -212,6 +213,26 @@ def test_an_answer_that_trickles(arena: Any, engine: str, tmp_path: Path) -> Non
                      "--engine", f"{engine}/drip", "--timeout", "3", "--json")
     assert time.monotonic() - begun < 15, "it would take 20 s"
     assert done.code in (1, 6) and "answer in" in done.json["prompts"][0]["error"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_it_is_ended_in_the_midst(arena: Any, engine: str, tmp_path: Path, number: int,
+                                  code: int) -> None:
+    """While it holds what it lifted, and an answer trickles: nothing of it stays held."""
+    keys = IDENT.keys(tokens_of(1, 4))
+    store(arena, keys).release()
+    assert arena.tier_drain(10)
+    arena.evict(keys)
+    process = spawn_cli("warmup", arena.name, "--tokens", prompts(tmp_path / "p", tokens_of(1, 4)),
+                        "--engine", f"{engine}/drip")
+    assert eventually(lambda: bool(asked(engine)), 60)
+    assert arena.stats().blocks_held == 4
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code and "Traceback" not in err
+    arena.reap()
+    assert arena.stats().blocks_held == 0
+    assert (arena.presence(keys) & kvshm.Presence.G2 != 0).all(), "what it lifted stays"
 
 
 def test_nobody_listens(arena: Any, tmp_path: Path) -> None:
