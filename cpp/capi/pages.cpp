@@ -8,6 +8,7 @@
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
 #include "device/cuda_copy.hpp"
+#include "device/pin.hpp"
 
 using namespace kvshm;
 
@@ -75,12 +76,15 @@ int copy_device(Arena& a, const Batch& b, Way way) {
   CudaCopies copies;
   if (int rc = copies.open(b.p)) return rc;
   std::vector<CudaRow> list;
-  list.reserve(b.n);
+  std::vector<std::uint32_t> blocks;
+  list.reserve(b.n), blocks.reserve(b.n);
   for (std::uint32_t i = 0; i < b.n; i++) {
     b.codes[i] = admit(a, b.p, b.h[i], b.rows[i], b.part, way);
-    if (!b.codes[i]) list.push_back({b.rows[i], i, slice_of(a, b.p, b.h[i], b.part)});
+    if (b.codes[i]) continue;
+    list.push_back({b.rows[i], i, slice_of(a, b.p, b.h[i], b.part)});
+    blocks.push_back(b.h[i].id);
   }
-  copies.enqueue(b.p, list, way == Way::kIn, b.codes);
+  copies.enqueue(b.p, list, way == Way::kIn, a.pin->holds_cuda(blocks), b.codes);
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "arena/error.hpp"
+#include "device/cuda_kernel.hpp"
 
 namespace kvshm {
 namespace {
@@ -73,8 +74,29 @@ int CudaCopies::open(const kvshm_pages& p) {
   return fail(-KVSHM_EUNSUPPORTED, "this thread has no CUDA context: set the device first");
 }
 
+// Is a kernel worth it, and there? False: nothing was enqueued.
+bool CudaCopies::by_kernel(const kvshm_pages& p, const std::vector<CudaRow>& rows, bool into_blocks,
+                           std::int32_t* codes) {
+  if (p.nruns < 2 || p.slice_bytes / p.nruns >= kKernelPiece) return false;
+  for (std::uint32_t i = 0; i < p.nruns; i++)
+    if (p.runs[i].bytes > kKernelLongest) return false;
+  Context now = nullptr;
+  if (driver_->ctx_get_current(&now) || !now) return false;
+  if (p.stream && (!driver_->stream_context || driver_->stream_context(p.stream, &now)))
+    return false;
+  const KernelState kernel = kernel_of(*driver_, now);
+  if (!kernel.function) return false;
+  bool begun = false;
+  const Result rc = launch_rows(*driver_, kernel.function, p, rows, into_blocks, &begun);
+  if (rc && !begun) return false;
+  for (std::size_t i = 0; rc && i < rows.size(); i++) codes[rows[i].item] = -EIO;
+  if (rc) refused(*driver_, rc, "cuLaunchKernel");
+  return true;
+}
+
 void CudaCopies::enqueue(const kvshm_pages& p, const std::vector<CudaRow>& rows, bool into_blocks,
-                         std::int32_t* codes) {
+                         bool registered, std::int32_t* codes) {
+  if (rows.empty() || (registered && by_kernel(p, rows, into_blocks, codes))) return;
   // The driver takes no batch for the default stream.
   const bool batches = driver_->copy_batch && p.stream;
   const std::size_t at_once = batches ? std::max<std::size_t>(1, kBatch / p.nruns) : 1;

@@ -23,10 +23,13 @@ class CudaCopies {
   int open(const kvshm_pages& p);  // 0 or -KVSHM_EUNSUPPORTED
   // Enqueues them; codes[item] = -EIO for each that may not be whole. -ENOMEM never: throws
   // std::bad_alloc, before anything of it is enqueued.
+  // `registered`: every slice lies in memory that we have registered with CUDA.
   void enqueue(const kvshm_pages& p, const std::vector<CudaRow>& rows, bool into_blocks,
-               std::int32_t* codes);
+               bool registered, std::int32_t* codes);
 
  private:
+  bool by_kernel(const kvshm_pages& p, const std::vector<CudaRow>& rows, bool into_blocks,
+                 std::int32_t* codes);
   const cuda::Driver* driver_ = nullptr;
   bool pushed_ = false;
 };

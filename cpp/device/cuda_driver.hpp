@@ -26,6 +26,8 @@ enum : Result {
 enum : unsigned { kPortable = 1, kDeviceMap = 2 };                  // flags of a registration
 enum : int { kMemoryType = 2, kRangeStart = 11, kRangeSize = 12 };  // pointer attributes
 enum : unsigned { kHostMemory = 1 };
+// Attributes of a device; the last: it takes registered memory by the host's own addresses.
+enum : int { kComputeMajor = 75, kComputeMinor = 76, kHostAddresses = 91 };
 enum : unsigned { kNonBlocking = 1 };  // a stream that does not wait for the default one
 struct Location {
   int type, id;  // 0 = no hint
@@ -62,7 +64,14 @@ struct CopyAttributes {
   /* as of CUDA 12.8; its _v2 has other arguments */                                        \
   X(copy_batch, "cuMemcpyBatchAsync",                                                       \
     (Pointer * to, Pointer * from, std::size_t* bytes, std::size_t n, CopyAttributes* what, \
-     std::size_t* first, std::size_t attributes, std::size_t* failed, void* stream))
+     std::size_t* first, std::size_t attributes, std::size_t* failed, void* stream))        \
+  X(device_attribute, "cuDeviceGetAttribute", (int* out, int attribute, int device))        \
+  X(module_load, "cuModuleLoadData", (void** module, const void* image))                    \
+  X(module_function, "cuModuleGetFunction", (void** out, void* module, const char* name))   \
+  X(launch, "cuLaunchKernel",                                                               \
+    (void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,   \
+     unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** arguments,   \
+     void** extra))
 
 struct Driver {
 #define KVSHM_CUDA_MEMBER(name, symbol, args) Result(*name) args = nullptr;

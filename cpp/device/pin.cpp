@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -188,6 +189,17 @@ std::vector<kvshm_device_range> Pin::ranges() {
       found.push_back({p.first, p.blocks, p.foreign, 0});
   }
   return found;
+}
+
+bool Pin::holds_cuda(const std::vector<std::uint32_t>& blocks) {
+  Lock lock(mutex_);
+  if (!cuda_ || undo_wanted_) return false;
+  for (std::uint32_t block : blocks) {
+    auto p = std::upper_bound(pieces_.begin(), pieces_.end(), block,
+                              [](std::uint32_t b, const Piece& x) { return b < x.first; });
+    if (p == pieces_.begin() || (--p)->foreign || block - p->first >= p->blocks) return false;
+  }
+  return true;
 }
 
 }  // namespace kvshm

@@ -31,6 +31,7 @@ class Pin {
   bool may_unmap();  // false: a device would not give a piece back
   void describe(kvshm_device* out);
   std::vector<kvshm_device_range> ranges();
+  bool holds_cuda(const std::vector<std::uint32_t>& blocks);  // all, registered by us, with CUDA
 
  private:
   using Lock = std::unique_lock<std::mutex>;

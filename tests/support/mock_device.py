@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parents[1] / "device" / "native"
+KERNELS = NATIVE.parents[2] / "cpp" / "device" / "kernels"
 SETTINGS = ("cap bytes_per_second unregister_ms fail_from fail_only gone broken blind "
             "block_bytes").split()
 SEEN = ("registers refusals already unregisters ranges bytes foreign_ranges pending leaked unknown "
@@ -25,18 +26,20 @@ class _Seen(ctypes.Structure):
 
 
 def build(folder: Path, *, cuda: bool = False) -> Path:
-    """libmock_pin.so, or the same as a CUDA driver, libcuda.so.1, with libcufile.so.0."""
+    """libmock_pin.so, or the same as a CUDA driver, libcuda.so.1, with libcufile.so.0 and
+    libnvrtc.so.13."""
     from kvshm.paths import include_dir
 
     out = folder / ("libcuda.so.1" if cuda else "libmock_pin.so")
     sources = [NATIVE / "mock_pin.c", *([NATIVE / "fake_cuda.c"] if cuda else [])]
     subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g",
-                    "-fPIC", "-shared", "-pthread", f"-I{include_dir()}", *sources, "-o", out],
-                   check=True, timeout=60)
-    if cuda:  # and a cuFile beside it
+                    "-fPIC", "-shared", "-pthread", f"-I{include_dir()}", f"-I{KERNELS}", *sources,
+                    "-o", out], check=True, timeout=60)
+    beside = {"libcufile.so.0": "fake_cufile.c", "libnvrtc.so.13": "fake_nvrtc.c"} if cuda else {}
+    for name, source in beside.items():
         subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1",
-                        "-g", "-fPIC", "-shared", NATIVE / "fake_cufile.c", "-o",
-                        folder / "libcufile.so.0"], check=True, timeout=60)
+                        "-g", "-fPIC", "-shared", NATIVE / source, "-o", folder / name],
+                       check=True, timeout=60)
     return out
 
 

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import (arenas, e_hits, fio, machine, p1_lookup, p2_match, p3_copy, p4_insert, p5_disk,
-               p6_attach, p8_reap, p9_size, report)
+from . import (arenas, e_hits, fio, gather, machine, p1_lookup, p2_match, p3_copy, p4_insert,
+               p5_disk, p6_attach, p8_reap, p9_size, report)
 from .bench import QUICK, Bench, Scale
 from .connector import v1_request, v2_transfers
 from .mounts import mounted
@@ -62,6 +62,14 @@ def _micro(args: argparse.Namespace) -> int:
                     str(args.native))
 
 
+def _gather(args: argparse.Namespace) -> int:
+    scale = replace(QUICK, copy_blocks=12) if args.quick else Scale()
+    if args.rounds:
+        scale = replace(scale, rounds=args.rounds)
+    return _targets(args, "gather", {"gather": (gather.TITLE, gather.measure)}, scale,
+                    str(args.native))
+
+
 def _vllm(args: argparse.Namespace) -> int:
     scale = QUICK if args.quick else Scale()
     if args.rounds:
@@ -95,11 +103,13 @@ def _targets(args: argparse.Namespace, kind: str,
     more: dict[str, Any] = {}
     if kind == "disk":
         more = {"ratio_to_fio": p5_disk.ratios(rows)}
+    elif kind == "gather":
+        more = {"gather_min_ratio": gather.min_ratio(rows)}
     elif kind == "mover":
         more = headline(rows)
     table = report.table(about, targets)
     print(report.document(kind, about, options, targets, **more) if args.json else table)
-    if kind in ("vllm", "eviction", "disk", "mover") and args.out is not None:
+    if kind in ("vllm", "eviction", "disk", "gather", "mover") and args.out is not None:
         args.out.write_text(report.page(f"tools/bench {kind}", table), encoding="utf-8")
     return int(any(target.holds is False for target in targets))
 
@@ -194,6 +204,17 @@ def _parser() -> argparse.ArgumentParser:
     micro.add_argument("--rounds", type=_rounds, metavar="N",
                        help="samples of each figure, in place of 10")
     micro.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
+    rows = commands.add_parser(
+        "gather", help="an engine's rows into blocks and back, by layout",
+        description="Copies between engine layouts and blocks, against the best streaming loop of "
+                    "the same run, and beside torch's indexing. Exit status: 0 if the target "
+                    "holds, 1 if it is broken, 2 if it could not be measured.")
+    rows.add_argument("--json", action="store_true", help="one JSON document in place of a table")
+    rows.add_argument("--quick", action="store_true", help="few rounds: shows that it works")
+    rows.add_argument("--rounds", type=_rounds, metavar="N",
+                      help="samples of each figure, in place of 10")
+    rows.add_argument("--out", type=Path, metavar="FILE", help="also keep the table as this page")
+    rows.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
     peers = commands.add_parser(
         "peers", help="a look-up beside LMCache, Mooncake and Redis",
         description="Look-up + pin of a prompt from keys, the engine's block hashes and token "
@@ -264,8 +285,8 @@ def _parser() -> argparse.ArgumentParser:
     mover.add_argument("--rounds", type=_rounds, metavar="N",
                        help="samples of each figure, in place of 9")
     mover.add_argument("--out", type=Path, metavar="FILE", help="also keep the table as this page")
-    for one, run in ((micro, _micro), (peers, _peers), (vllm, _vllm), (eviction, _eviction),
-                     (disk, _disk), (mover, _mover)):
+    for one, run in ((micro, _micro), (rows, _gather), (peers, _peers), (vllm, _vllm),
+                     (eviction, _eviction), (disk, _disk), (mover, _mover)):
         one.add_argument("--root", type=Path, help=argparse.SUPPRESS)
         one.set_defaults(run=run)
     return parser

@@ -14,6 +14,8 @@ import numpy as np
 
 import kvshm
 
+from . import torchside
+
 Step = Callable[[], float]  # what it took, in ns
 
 
@@ -92,7 +94,7 @@ def dictionary(args: dict[str, str]) -> dict[str, Step]:
 def main() -> None:
     kind, *given = sys.argv[1:]
     args = dict(one.split("=", 1) for one in given)
-    steps = {"match": match, "dict": dictionary}[kind](args)
+    steps = {"match": match, "dict": dictionary, "gather": torchside.gather}[kind](args)
     say({"ready": 1})
     for order in sys.stdin:
         word, number = order.split()
@@ -101,6 +103,9 @@ def main() -> None:
         while time.perf_counter_ns() < end:
             took.append(steps[word]())
         took.sort()
+        if kind == "gather":
+            say({"gb_per_cpu_second": took[len(took) // 2]})
+            continue
         say({"ns": took[len(took) // 2], "per_second": 1e9 * len(took) / sum(took)})
 
 

@@ -11,6 +11,9 @@
 #include <unistd.h>
 
 #include "mock_pin.h"
+#include "work.h"
+#define KVSHM_ON_HOST
+#include "rows.cu"
 
 typedef int result;
 enum { NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
@@ -236,6 +239,78 @@ size_t fake_copies(size_t* batches, uint64_t** to) {
   return paged.copies;
 }
 
+/* Launches of the kernel wait as copies do. The one of `fail_at` (counted from 1) is refused. */
+static struct {
+  size_t n, fail_at, held;
+  struct {
+    kvshm_work work;
+    kvshm_u32 blocks, threads;
+    void* stream;
+  } launch[16];
+} kernel;
+void fake_launches_reset(size_t fail_at) { memset(&kernel, 0, sizeof kernel), kernel.fail_at = fail_at; }
+size_t fake_launches(void) { return kernel.n; }
+
+/* As a device does it, one thread after the other. */
+static void run_kernel(const kvshm_work* w, kvshm_u32 blocks, kvshm_u32 threads) {
+  for (kvshm_u32 row = 0; row < w->rows; row++)
+    for (kvshm_u32 block = 0; block < blocks; block++)
+      for (kvshm_u32 thread = 0; thread < threads; thread++)
+        kvshm_copy_rows(w, block, blocks, row, thread, threads);
+}
+
+result cuDeviceGetAttribute(int* out, int attribute, int device) {
+  if (device < 0 || device >= devices) return INVALID_DEVICE;
+  *out = attribute == 75 ? 9 : attribute == 91;
+  return attribute == 75 || attribute == 76 || attribute == 91 ? 0 : 1;
+}
+
+result cuModuleLoadData(void** module, const void* image) {
+  if (!depth || !usable(stack[depth - 1])) return INVALID_CONTEXT;
+  if (strcmp(image, "fake PTX of kvshm_rows")) return 218; /* invalid PTX */
+  *module = &kernel;
+  return 0;
+}
+
+result cuModuleGetFunction(void** out, void* module, const char* name) {
+  if (module != &kernel || strcmp(name, "kvshm_rows")) return 500; /* not found */
+  *out = &kernel.launch;
+  return 0;
+}
+
+/* Insists on what would end a real context: every slice must be registered. */
+result cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                      unsigned bz, unsigned shared, void* stream, void** arguments, void** extra) {
+  const kvshm_work* w = arguments[0];
+  if (!depth) return INVALID_CONTEXT;
+  if (++kernel.n == kernel.fail_at || function != &kernel.launch || extra || shared) return 400;
+  if (!gx || gy != w->rows || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1) return 1;
+  for (kvshm_u32 i = 0; i < w->rows; i++)
+    if (mock_covers(0, (void*)(uintptr_t)w->slice[i], 1) != 1) return 700;
+  if (!held.on) {
+    run_kernel(w, gx, bx);
+    if (getenv("KVSHM_FAKE_CUDA_WRONG_PAGED") && w->into_blocks) *(char*)(uintptr_t)w->slice[0] ^= 1;
+    return 0;
+  }
+  if (kernel.held == 16) return 2;
+  kernel.launch[kernel.held].work = *w;
+  kernel.launch[kernel.held].blocks = gx;
+  kernel.launch[kernel.held].threads = bx;
+  kernel.launch[kernel.held++].stream = stream;
+  return 0;
+}
+
+static size_t run_launches(void* stream) {
+  size_t left = 0, n = kernel.held;
+  for (size_t i = 0; i < n; i++)
+    if (kernel.launch[i].stream == stream)
+      run_kernel(&kernel.launch[i].work, kernel.launch[i].blocks, kernel.launch[i].threads);
+    else
+      kernel.launch[left++] = kernel.launch[i];
+  kernel.held = left;
+  return n - left;
+}
+
 void* fake_stream(int number) { return &streams[number]; }
 void fake_hold(int on) { held.on = on; }
 size_t fake_run(void* stream) {
@@ -247,7 +322,7 @@ size_t fake_run(void* stream) {
     else
       held.copy[left++] = held.copy[i];
   held.n = left;
-  return n - left;
+  return n - left + run_launches(stream);
 }
 
 result cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
