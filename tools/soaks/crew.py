@@ -27,7 +27,7 @@ class Tally:
     failed: list[str] = field(default_factory=list)  # without one having been killed
     kills: int = 0
     prompt_tokens: int = 0
-    found_tokens: int = 0
+    found_tokens: dict[str, int] = field(default_factory=dict)  # by how the arena is used
     watches: list[Watch] = field(default_factory=list)
 
 
@@ -77,7 +77,8 @@ class Seat:
             tally = self._tally
             tally.answers += 1
             tally.prompt_tokens += len(asked.tokens)
-            tally.found_tokens += said.found
+            how = self.member.how
+            tally.found_tokens[how] = tally.found_tokens.get(how, 0) + said.found
             if not right:
                 tally.wrong.append(f"{self.member.label}: request {which}, {said.found} of "
                                    f"{len(asked.tokens)} tokens found")

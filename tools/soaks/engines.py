@@ -35,6 +35,7 @@ class Said:
 
 class Member(Protocol):
     label: str
+    how: str  # it uses the arena
 
     @property
     def pid(self) -> int: ...
@@ -72,7 +73,7 @@ class BuiltInMember:
     def __init__(self, settings: Any, label: str) -> None:
         from ..engine.client import WorkerProcess
 
-        self.label = label
+        self.label, self.how = label, settings.kv
         self._worker = WorkerProcess(settings, label, lambda *_: None)
 
     @property
@@ -106,7 +107,7 @@ class BuiltInMember:
 class BuiltIn:
     """Every other worker computes in the arena, the others in tensors of their own."""
 
-    SHAPE = Shape(48, (250, 420), (60, 200), (20, 90), (4, 24), 256)
+    SHAPE = Shape(64, (120, 220), (30, 100), (20, 60), (4, 24), 256)
     depth = 3
 
     def __init__(self, folder: Path, seed: int, groups: int = 1, requests: int = 0) -> None:
@@ -154,7 +155,7 @@ class BuiltIn:
 
 class VllmMember:
     def __init__(self, engine: Any) -> None:
-        self.label, self._engine = engine.label, engine
+        self.label, self.how, self._engine = engine.label, "copy", engine
 
     @property
     def pid(self) -> int:

@@ -110,7 +110,8 @@ def holds(part: dict[str, Any]) -> bool:
     return (not any(part[name] for name in ("wrong", "failed", "left", "unsteady", "damaged"))
             and part["answers"] > 0 and part["kills"] > 0
             and part["loaded_blocks"] > 0 and part["evicted_blocks"] > 0
-            and part["found_tokens"] > 0 and 4 * part["blocks"] <= part["working_set"])
+            and part["found_tokens"] and all(part["found_tokens"].values())
+            and 4 * part["blocks"] <= part["working_set"])
 
 
 def table(part: dict[str, Any]) -> str:
@@ -118,6 +119,8 @@ def table(part: dict[str, Any]) -> str:
             if isinstance(value, (int, float))]
     rows += [f"{name.replace('_', ' '):20}{len(part[name]):>14,}" for name in (
         "wrong", "failed", "left", "unsteady")]
+    rows += [f"{f'found tokens, {how}':20}{found:>14,}" for how, found in
+             part["found_tokens"].items()]
     grown = part["most_grown"]
     rows.append(f"{'grew by at most':20}{grown['fds']:>4} descriptors, {grown['threads']} threads, "
                 f"{grown['private_mib']:.0f} MiB")
