@@ -16,9 +16,9 @@ import pytest
 
 from kvshm.tools.benchmarks import bench, main, p5_disk
 from kvshm.tools.benchmarks.mounts import Mounts
-from kvshm.tools.benchmarks.mover import calls, layers
+from kvshm.tools.benchmarks.mover import calls, layers, overlap
 from kvshm.tools.benchmarks.progress import Progress
-from kvshm.tools.benchmarks.rows import AT_LEAST, Row
+from kvshm.tools.benchmarks.rows import AT_LEAST, Row, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -82,11 +82,12 @@ def test_what_the_pipeline_hides(folder: Path) -> None:
 def test_the_document() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "kvshm.tools.benchmarks", "mover", "--json", "--quick", "--rounds",
-         "1", "--only", "M1", "--root", str(ROOT)], capture_output=True, text=True, timeout=200)
+         "1", "--only", "M1", "--native", "none", "--root", str(ROOT)],
+        capture_output=True, text=True, timeout=200)
     assert done.returncode in (0, 1), done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["kind"] == "bench mover" and list(document["targets"]) == ["M1"]
-    assert set(document) >= {"overlap", "layerwise_hidden"}
+    assert set(document) >= {"overlap", "layerwise_hidden", "gather_min_ratio"}
     assert document["layerwise_hidden"] is None
     rows = {one["what"]: one for one in document["targets"]["M1"]["detail"]}
     for what in ("G2 to G1 by a copy, beside computing", "the same by plain memcpy"):
@@ -96,6 +97,11 @@ def test_the_document() -> None:
 
 
 def test_of_several_figures_the_worst_is_the_headline() -> None:
-    rows = [Row(f"{layers.HIDDEN}, loading {n}%", value, "", limit=0.8, sense=AT_LEAST)
-            for n, value in ((30, 0.9), (60, 0.7), (90, None))]
-    assert main.headline(rows) == {"overlap": None, "layerwise_hidden": 0.7}
+    def gates(values: tuple[float | None, ...]) -> tuple[Row, ...]:
+        return tuple(Row(str(i), value, "", limit=0.8, sense=AT_LEAST)
+                     for i, value in enumerate(values))
+    targets = [Target("M1", "", (Row(overlap.UP, 1.1, "x", limit=1.15), Row("other", 9, "x"))),
+               Target("M2", "", gates((0.9, 0.7, None))), Target("gather", "", gates((0.8, 0.95)))]
+    assert main.headline(targets) == {
+        "overlap": 1.1, "layerwise_hidden": 0.7, "gather_min_ratio": 0.8}
+    assert set(main.headline(targets[:1]).values()) == {1.1, None}

@@ -34,6 +34,7 @@ MEASURES: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
     "P8": (p8_reap.TITLE, p8_reap.measure),
     "P9": (p9_size.TITLE, p9_size.measure),
 }
+MOVER = ("M1", "M2", "M3", "gather")
 VLLM: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
     "V1": (v1_request.TITLE, v1_request.measure),
     "V2": (v2_transfers.TITLE, v2_transfers.measure),
@@ -106,7 +107,7 @@ def _targets(args: argparse.Namespace, kind: str,
     elif kind == "gather":
         more = {"gather_min_ratio": gather.min_ratio(rows)}
     elif kind == "mover":
-        more = headline(rows)
+        more = headline(targets)
     table = report.table(about, targets)
     print(report.document(kind, about, options, targets, **more) if args.json else table)
     if kind in ("vllm", "eviction", "disk", "gather", "mover") and args.out is not None:
@@ -137,12 +138,13 @@ def _disk(args: argparse.Namespace) -> int:
                     round_ms=disk.ms, slots=disk.slots)
 
 
-def headline(rows: list[Row]) -> dict[str, float | None]:
+def headline(targets: Sequence[Target]) -> dict[str, float | None]:
     """By the names that the JSON document of the mover has; of several the worst."""
-    hidden = [r.value for r in rows if r.limit and r.what.startswith(layers.HIDDEN)
-              and r.value is not None]
-    return {"overlap": next((r.value for r in rows if r.what == overlap.UP), None),
-            "layerwise_hidden": min(hidden, default=None)}
+    rows = {target.name: list(target.rows) for target in targets}
+    hidden = [r.value for r in rows.get("M2", []) if r.limit is not None and r.value is not None]
+    return {"overlap": next((r.value for r in rows.get("M1", []) if r.what == overlap.UP), None),
+            "layerwise_hidden": min(hidden, default=None),
+            "gather_min_ratio": gather.min_ratio(rows.get("gather", []))}
 
 
 def _mover(args: argparse.Namespace) -> int:
@@ -161,9 +163,12 @@ def _mover(args: argparse.Namespace) -> int:
             "M1": (overlap.TITLE, lambda bench: overlap.measure(bench, folder, nbytes, rounds)),
             "M2": (layers.TITLE, lambda bench: layers.measure(bench, folder, size, rounds)),
             "M3": (calls.TITLE, lambda bench: calls.measure(bench, folder, load, rounds)),
+            "gather": (gather.TITLE, gather.measure),
         }
+        scale = replace(QUICK, copy_blocks=12) if args.quick else Scale()
         return _targets(args, "mover", {name: measures[name] for name in args.only or measures},
-                        Scale(rounds=rounds), file_system=p5_disk.file_system(disk))
+                        replace(scale, rounds=rounds), str(args.native),
+                        file_system=p5_disk.file_system(disk))
 
 
 def _peers(args: argparse.Namespace) -> int:
@@ -270,12 +275,12 @@ def _parser() -> argparse.ArgumentParser:
     disk.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
     mover = commands.add_parser(
         "mover", help="what moving blocks costs who computes meanwhile",
-        description="Transfers between disk, memory and engine beside computing, of the longer "
-                    "alone; how much of a load the layer-wise pipeline hides; an engine's calls "
-                    "while the disk is slow. Exit status: 0 if the targets hold, 1 if one is "
-                    "broken, 2 if it could not be measured.")
+        description="M1: transfers between disk, memory and engine beside computing, of the longer "
+                    "alone. M2: how much of a load the layer-wise pipeline hides. M3: an engine's "
+                    "calls while the disk is slow. gather: as tools/bench gather. Exit status: 0 if "
+                    "the targets hold, 1 if one is broken, 2 if it could not be measured.")
     mover.add_argument("--json", action="store_true", help="one JSON document in place of a table")
-    mover.add_argument("--only", type=_some_of(("M1", "M2", "M3")), metavar="M1,M2,M3",
+    mover.add_argument("--only", type=_some_of(MOVER), metavar="M1,M2,...",
                        help="these only")
     mover.add_argument("--dir", type=Path, metavar="DIR",
                        help="of the files that are read and written, 1 GiB at most, removed in the "
@@ -284,6 +289,7 @@ def _parser() -> argparse.ArgumentParser:
                        help="a tiny model, little data: shows that it works")
     mover.add_argument("--rounds", type=_rounds, metavar="N",
                        help="samples of each figure, in place of 9")
+    mover.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
     mover.add_argument("--out", type=Path, metavar="FILE", help="also keep the table as this page")
     for one, run in ((micro, _micro), (rows, _gather), (peers, _peers), (vllm, _vllm),
                      (eviction, _eviction), (disk, _disk), (mover, _mover)):
