@@ -33,17 +33,17 @@ int kvshm_get_policy(kvshm_arena* h, kvshm_policy* out) {
   Policy p;
   // Name and parameters of one version; a writer that died half-way leaves a mixture. A live one is
   // waited for: by the clock, since a turn takes as long as the machine is busy.
-  for (const std::int64_t deadline = now_ms() + kWriterMs;;) {
+  for (const std::int64_t deadline = now_ms() + kWriterMs;; std::this_thread::yield()) {
     const std::uint64_t before = t.version.load(std::memory_order_acquire);
+    const bool late = now_ms() >= deadline;
+    if (before & 1 && !late) continue;
     p = read_policy(*call);
     for (int i = 0; i < 4; i++) {
       const std::uint64_t w = t.name[i].load(std::memory_order_acquire);
       std::memcpy(out->name + 8 * i, &w, 8);
     }
     out->version = before / 2;
-    if (!(before & 1) && t.version.load(std::memory_order_relaxed) == before) break;
-    if (now_ms() >= deadline) break;
-    std::this_thread::yield();
+    if (late || t.version.load(std::memory_order_relaxed) == before) break;
   }
   out->name[31] = 0;
   out->sample = p.sample;

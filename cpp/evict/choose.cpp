@@ -8,11 +8,27 @@
 namespace kvshm {
 namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr std::uint32_t kLookAtAll = 64, kMaxScan = 65536;
+constexpr std::uint32_t kLookAtAll = Few::kRoom, kMaxScan = 65536;
+
+// Those that an earlier look found and that are evictable still. False: there is none.
+template <class See>
+bool look_again(Arena& a, Few& few, See see) {
+  std::uint32_t left = 0;
+  a.evictor.looks += few.n;
+  for (std::uint32_t i = 0; i < few.n; i++) {
+    const std::uint32_t id = few.ids[i];
+    if (!evictable(a, id)) continue;
+    few.ids[left++] = id;
+    see(id, a.hot[id]);
+  }
+  few.n = left;
+  return left;
+}
 
 // Looks along the hand at evictable blocks until `see` has seen enough of them.
 template <class See>
-void look_along(Arena& a, const Policy& p, See see) {
+void look_along(Arena& a, const Policy& p, Few& few, See see) {
+  if (look_again(a, few, see)) return;
   const std::uint32_t n = a.nblocks;
   Hand hand(a);
   std::uint32_t seen = 0, steps = 1;
@@ -20,12 +36,14 @@ void look_along(Arena& a, const Policy& p, See see) {
   for (; steps <= n; steps++) {
     const std::uint32_t id = hand.next();
     if (!evictable(a, id)) continue;
+    if (seen < Few::kRoom) few.ids[seen] = id;
     seen++;
     chosen |= see(id, a.hot[id]);
     // Few evictable ones: look at all. Many: a sample will do.
     const std::uint64_t estimate = std::uint64_t{n} * seen / steps;
     if (seen >= p.sample && chosen && (estimate > kLookAtAll || steps >= kMaxScan)) break;
   }
+  if (steps > n && seen <= Few::kRoom) few.n = seen;
   a.evictor.looks += steps < n ? steps : n;
 }
 
@@ -42,7 +60,7 @@ void clear_clock(Hot& h) {
 // seen: what was used in the small one moves to the main one, what was used in the main one begins
 // it again, and the oldest unused one of a queue goes. All in one queue it is CLOCK (Corbato 1968): a
 // second chance is another turn.
-std::uint32_t of_queues(Arena& a, const Policy& p) {
+std::uint32_t of_queues(Arena& a, const Policy& p, Few& few) {
   struct Oldest {
     std::uint32_t id = kNone, age = 0;
     void take(std::uint32_t i, std::uint32_t a) {
@@ -52,7 +70,7 @@ std::uint32_t of_queues(Arena& a, const Policy& p) {
   const bool one = p.small >= 1024;
   std::uint32_t count[2] = {0, 0}, ids[64], nids = 0, over_age = kNone, least = ~std::uint32_t{0};
   const std::uint32_t now = a.sb->tick.load(kRelaxed);
-  look_along(a, p, [&](std::uint32_t id, Hot& h) {
+  look_along(a, p, few, [&](std::uint32_t id, Hot& h) {
     const bool main = !one && in_main(h), was_used = clock_of(h.word.load(kRelaxed));
     count[main]++;
     const Score s = score(a, p, id, now);
@@ -88,11 +106,11 @@ std::uint32_t of_queues(Arena& a, const Policy& p) {
   return unused[!from].id != kNone ? unused[!from].id : used[from].id;
 }
 
-std::uint32_t of_scores(Arena& a, const Policy& p) {
+std::uint32_t of_scores(Arena& a, const Policy& p, Few& few) {
   std::uint32_t best = kNone, spared = kNone;
   Score best_score{}, spared_score{};
   const std::uint32_t now = a.sb->tick.load(kRelaxed);
-  look_along(a, p, [&](std::uint32_t id, Hot& h) {
+  look_along(a, p, few, [&](std::uint32_t id, Hot& h) {
     const Score s = score(a, p, id, now);
     word_t w = h.word.load(kRelaxed);
     if (p.second_chance && clock_of(w) && s.age != kOverAge) {
@@ -138,8 +156,8 @@ bool evictable(Arena& a, std::uint32_t id) {
   return state(w) == kReady && !holders(w) && !pinned(a, id);
 }
 
-std::uint32_t candidate(Arena& a, const Policy& p) {
-  return p.queues ? of_queues(a, p) : of_scores(a, p);
+std::uint32_t candidate(Arena& a, const Policy& p, Few& few) {
+  return p.queues ? of_queues(a, p, few) : of_scores(a, p, few);
 }
 
 std::uint32_t hand_step(std::uint32_t n) {

@@ -44,8 +44,14 @@ Score score(Arena& a, const Policy& p, std::uint32_t id, std::uint32_t now);
 word_t look(const Hot& h);
 // READY{} and not pinned, by a look.
 bool evictable(Arena& a, std::uint32_t id);
+// All that are evictable, where a look at the whole arena found so few: the next victims of the
+// same claim are chosen of them, not by another look at everything.
+struct Few {
+  static constexpr std::uint32_t kRoom = 64;
+  std::uint32_t ids[kRoom], n = 0;
+};
 // kNone: nothing is evictable.
-std::uint32_t candidate(Arena& a, const Policy& p);
+std::uint32_t candidate(Arena& a, const Policy& p, Few& few);
 std::uint32_t hand_step(std::uint32_t n);  // about 0.618 n, coprime to it
 
 // This process's hand over the blocks, under the evictor's mutex. A walk is as many cache misses as

@@ -99,10 +99,11 @@ std::uint32_t claim_victims(Arena& a, std::uint32_t n, std::uint32_t* ids, bool*
   if (got == n) return got;
   Policy policy = read_policy(a);
   policy.over = over;
+  Few few;
   std::uint64_t steps = 0;
   ev.looks = 0;
   for (unsigned failed = 0; got < n && failed < kTries;) {
-    const std::uint32_t c = candidate(a, policy);
+    const std::uint32_t c = candidate(a, policy, few);
     if (c == kNone) {
       *exhausted = true;
       break;

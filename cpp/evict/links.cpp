@@ -77,11 +77,16 @@ std::uint32_t first_child(Arena& a, std::uint32_t p) {
 }
 
 std::uint32_t walk_to_leaf(Arena& a, std::uint32_t c, std::uint64_t* steps) {
+  // Damaged links may lead round and round: who passes the same block again has no leaf (Brent's
+  // way: the block looked out for moves on after 1, 2, 4 ... steps).
+  std::uint32_t passed = kNone;
   for (int i = 0; i < kMaxSteps; i++) {
+    if (!(i & (i - 1))) passed = c;
     const std::uint32_t x = first_child(a, c);
     if (x == kNone) return c;
     c = x;
     ++*steps;
+    if (c == passed) break;
   }
   return kNone;
 }

@@ -26,6 +26,7 @@ using namespace kvshm_fuzz::host;
 namespace {
 
 const char* const kPath = "/dev/shm/kvshm.fuzz";
+constexpr std::uint64_t kLateNs = 8'000'000, kTurnNs = 10'000;  // after a sleep; of a yield
 constexpr const char* kStat =
     "4242 (fuzz) R 1 1 1 0 -1 4194304 1 0 0 0 1 1 0 0 20 0 1 0 777 1000000 100 1 1 1";
 
@@ -243,9 +244,11 @@ int __wrap_unlink(const char* path) {
   return 0;
 }
 
+// Sleeps end late, as on a busy machine: what waits with short ones turns tens of times within its
+// limit, not hundreds.
 int __wrap_nanosleep(const struct timespec* t, struct timespec* left) {
   if (!inside()) return __real_nanosleep(t, left);
-  tables().clock_ns += ns_of(t);
+  tables().clock_ns += ns_of(t) + kLateNs;
   return 0;
 }
 
@@ -260,7 +263,7 @@ int __wrap_clock_gettime(clockid_t which, struct timespec* t) {
 
 int __wrap_sched_yield() {
   if (!inside()) return __real_sched_yield();
-  tables().clock_ns += 500;
+  tables().clock_ns += kTurnNs;
   return 0;
 }
 

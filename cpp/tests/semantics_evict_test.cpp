@@ -71,6 +71,34 @@ TEST(Semantics, S33_OutOfOrderRegistration) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
+// Where few of many blocks can go, they are looked for once a demand, not once a victim.
+TEST(Semantics, S33_FewOfManyAreLookedForOnce) {
+  constexpr std::uint32_t kMany = 5000, kFew = 60;
+  Pool pool({.blocks = kMany, .block_bytes = 0});
+  const keys_t keys = keys_of(0, kMany);
+  handles_t h(kMany);
+  kvshm_fill_options o = KVSHM_FILL_OPTIONS_INIT;
+  o.flags = KVSHM_UNCHAINED;
+  ASSERT_EQ(kvshm_allocate(pool.a, kMany, raw(keys), &o, h.data(), nullptr, nullptr), 0);
+  ASSERT_EQ(kvshm_register(pool.a, h.data(), kMany, nullptr, KVSHM_ALLOW, nullptr, nullptr), kMany);
+  const std::uint32_t step = kMany / kFew;
+  for (std::uint32_t i = 0; i < kFew; i++) ASSERT_EQ(drop(pool.a, h[i * step]), 0);
+  keys_t gone(kFew), oldest;
+  kvshm_evicted ev = {sizeof ev, raw(gone), kFew, 0};
+  handles_t got(kFew + 1);
+  ASSERT_EQ(kvshm_allocate(pool.a, kFew / 2, nullptr, nullptr, got.data(), nullptr, &ev), 0);
+  gone.resize(ev.count);
+  for (std::uint32_t i = 0; i < kFew / 2; i++) oldest.push_back(keys[i * step]);
+  EXPECT_EQ(gone, oldest);
+  EXPECT_LT(stats(pool.a).evict_looks_total, kMany + kFew * kFew);
+  // The last one is refused after one more look, in the claim and in the one after reaping.
+  EXPECT_EQ(kvshm_allocate(pool.a, kFew / 2 + 1, nullptr, nullptr, got.data() + kFew / 2, nullptr,
+                           nullptr),
+            -KVSHM_ENOSPACE);
+  EXPECT_LT(stats(pool.a).evict_looks_total, 5 * kMany + 3 * kFew * kFew);
+  EXPECT_EQ(broken(pool.a), "");
+}
+
 TEST(Semantics, S35_RemovingAnInteriorBlockKeepsItsChildren) {
   Pool pool({.blocks = 8});
   const keys_t keys = keys_of(0, 3);
