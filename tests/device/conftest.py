@@ -21,4 +21,4 @@ def mock_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def fake_cuda_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("cuda"), cuda=True)
+    return build(tmp_path_factory.mktemp("cuda"), cuda=True, nvrtc=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel of cpp/device/kernels, compiled for real where a compiler is found: by nvcc for old
-and new devices, and by NVRTC as the library does it. What it does is cpp/tests/cuda_kernel_test's."""
+and new devices, by NVRTC as the library does it. What it does is cpp/tests/cuda_kernel_test's."""
 import ctypes
 import re
 import shutil

@@ -25,9 +25,9 @@ class _Seen(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in SEEN]
 
 
-def build(folder: Path, *, cuda: bool = False) -> Path:
-    """libmock_pin.so, or the same as a CUDA driver, libcuda.so.1, with libcufile.so.0 and
-    libnvrtc.so.13."""
+def build(folder: Path, *, cuda: bool = False, nvrtc: bool = False) -> Path:
+    """libmock_pin.so, or the same as a CUDA driver, libcuda.so.1, with libcufile.so.0; and with a
+    compiler, so that short pieces are not copied but moved by a kernel: libnvrtc.so.13."""
     from kvshm.paths import include_dir
 
     out = folder / ("libcuda.so.1" if cuda else "libmock_pin.so")
@@ -35,7 +35,8 @@ def build(folder: Path, *, cuda: bool = False) -> Path:
     subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g",
                     "-fPIC", "-shared", "-pthread", f"-I{include_dir()}", f"-I{KERNELS}", *sources,
                     "-o", out], check=True, timeout=60)
-    beside = {"libcufile.so.0": "fake_cufile.c", "libnvrtc.so.13": "fake_nvrtc.c"} if cuda else {}
+    beside = {"libcufile.so.0": "fake_cufile.c"} if cuda else {}
+    beside |= {"libnvrtc.so.13": "fake_nvrtc.c"} if nvrtc else {}
     for name, source in beside.items():
         subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1",
                         "-g", "-fPIC", "-shared", NATIVE / source, "-o", folder / name],

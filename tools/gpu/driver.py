@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 import ctypes as c
+import importlib.util
+from pathlib import Path
 from typing import Any
+
+
+def find_nvrtc() -> str:
+    """The name of the compiler that the library will find, loaded; "" = none."""
+    found = importlib.util.find_spec("nvidia")
+    here = [path for root in (found.submodule_search_locations or ()) if found
+            for path in sorted(Path(root).glob("*/lib/libnvrtc.so.*"))] if found else []
+    for name in ("libnvrtc.so.13", "libnvrtc.so.12", *map(str, here)):
+        try:
+            c.CDLL(name)
+            return name
+        except OSError:
+            continue
+    return ""
 
 
 class NoGpu(Exception):
