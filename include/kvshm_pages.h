@@ -8,8 +8,10 @@
  * goes in the slice of a block. A table of runs is made once, when the engine's caches are known;
  * then each call copies many rows, whole, with one check a block.
  *
- * Host memory is copied when the call returns; a fill must not be left before. Device memory is copied in the order of a stream,
- * by the CUDA driver of this process: the call only enqueues. Record an event behind it, and
+ * Host memory is copied when the call returns; a fill must not be left before. Device memory is
+ * copied in the order of a stream, by the CUDA driver of this process, or, where pieces are short
+ * and the blocks are registered, by a kernel (compiled by NVRTC, if that is found, in the background
+ * of the first such call): the call only enqueues. Record an event behind it, and
  *   store  call kvshm_pages_finish() or kvshm_abort() when the event has passed, not before;
  *   load   keep the blocks held until it has passed.
  * Copies to and from device memory want the arena registered (kvshm_register_device): it makes them

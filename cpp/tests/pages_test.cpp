@@ -245,7 +245,7 @@ TEST(PagesCopy, OddPiecesOfALargeBatch) {
   Runs runs;
   std::uint64_t slice = 0, room = 0;
   for (std::uint64_t i = 0; i < 80; i++) {
-    const std::uint64_t bytes = 700 + i * 137;
+    const std::uint64_t bytes = i % 2 ? 60 + i * 5 : 1000 + i * 137;  // short ones at the end, too
     runs.push_back({room + 5, bytes + i % 7, bytes, slice});
     slice += bytes, room += kRows * (bytes + i % 7) + i % 64 + 8;
   }

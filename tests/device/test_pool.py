@@ -224,6 +224,16 @@ def test_44_a_full_pool_takes_nothing(pool):
     assert pool.arena.is_valid() == []
 
 
+def test_44_a_full_pool_lets_go_of_what_it_had(pool):
+    pool.allocate(6)
+    with store(pool.arena, keys(3)) as lease:
+        pool.release(pool.onboard(lease, keys(1)).ids)
+        assert counts(pool) == (1, 1, 6)
+        with pytest.raises(kvshm.NoSpace):
+            pool.onboard(lease, keys(3))
+    assert counts(pool) == (1, 1, 6) and len(pool.match(keys(3))) == 1
+
+
 def test_44_a_hit_is_not_what_makes_room(pool):
     """The pool is full of inactive blocks; those that are wanted themselves stay."""
     with store(pool.arena, keys(8)) as lease:
@@ -233,6 +243,7 @@ def test_44_a_hit_is_not_what_makes_room(pool):
         with pool.arena.match_scattered(more) as lease:
             got = pool.onboard(lease, more)
     assert got.codes.tolist() == [device.PRESENT] * 2 + [0] * 6
+    assert len(set(got.ids)) == 8 and pool.match(more).tolist() == got.ids.tolist()
 
 
 def test_44_a_full_arena_takes_nothing(make_arena):

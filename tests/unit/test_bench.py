@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import numpy as np
 import pytest
 
 from kvshm.tools import environments
-from kvshm.tools.benchmarks import arenas, bench, main, p5_disk, pyside, redis, report, rows
+from kvshm.tools.benchmarks import (arenas, bench, gather, main, p5_disk, pyside, redis, report,
+                                    rows, torchside)
 from kvshm.tools.benchmarks.mounts import Mounts
 from kvshm.tools.benchmarks.native import BenchError, Facts, Role, until
 from kvshm.tools.benchmarks.peers.catalog import DISKS, Peer
@@ -416,3 +418,38 @@ def test_an_interrupted_run_leaves_nothing(
     assert run.returncode == 128 + number, errors
     assert "Traceback" not in errors
     assert names_of(run.pid) == [] and os.listdir(folder) == []
+
+
+def test_rows_by_layout_and_their_least_share() -> None:
+    got = {name: [{gather.RATE: value}] * 2 for name, value in {
+        "store 0": 1.0, "store": 8.0, "load": 9.0, "loop 0": 5.0, "loop 1": 10.0, "back 0": 4.0,
+        "back 1": 9.0, "index_select": 3.0}.items()}
+    long = gather._rows(got, "a, 32 of 64 KiB", "4 KiB", ["memcpy", "avx2"], [1], short=False)
+    assert [(r.value, r.limit) for r in long[:2]] == [(0.8, 0.85), (1.0, 0.85)]
+    assert [r.holds for r in long[:2]] == [False, True]
+    assert "avx2 10.0, memcpy 5.0" in long[0].note and long[2].reference
+    brief = gather._rows(got, "b, 64 of 2 KiB", "4 KiB", ["memcpy", "avx2"], [1], short=True)
+    assert all(r.limit is None for r in brief) and brief[-1].value is None
+    assert gather.min_ratio(long + brief) == 0.8 and gather.min_ratio(brief) is None
+
+
+@pytest.mark.torch
+def test_what_torch_takes_for_the_same_rows() -> None:
+    pytest.importorskip("torch", reason="its indexing is the reference")
+    for sizes in gather.LAYOUTS.values():
+        small = sizes | {"layers": 2, "dim": 8, "blocks": 4}
+        steps = torchside.gather({name: str(value) for name, value in small.items()})
+        assert all(step() > 0 for step in steps.values()) and len(steps) == 3
+
+
+def test_layouts_are_measured_in_their_own_pieces(native: Path) -> None:
+    scale = replace(bench.QUICK, copy_blocks=4, rounds=1)
+    with ExitStack() as stack:
+        progress = Progress(["gather"])
+        stack.callback(progress.close)
+        one = bench.Bench(str(native), Mounts({"4 KiB": ""}), scale, progress)
+        found = gather._one(one, stack, "4 KiB", "heads outermost",
+                            gather.LLAMA | {"heads_at": "outermost", "layers": 2})
+    assert [r.what for r in found] == ["store: heads outermost, 16 of 8 KiB",
+                                       "load: heads outermost, 16 of 8 KiB"]
+    assert all(r.value and r.value > 0 for r in found)

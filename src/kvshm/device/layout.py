@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from kvshm.errors import InvalidArgument
-from kvshm.tensors import layout_of
+from kvshm.tensors import Layout as Geometry, layout_of
 
 ORDERS = ("layers", "contiguous", "blocks")
 KV = ("joined", "split", "latent")
@@ -77,7 +77,7 @@ class Layout:
             return 1, self.bytes_per_block
         return self.bytes_per_block // nbytes, nbytes
 
-    def _geometry(self) -> Any:
+    def _geometry(self) -> Geometry:
         return layout_of({name: _Shape(view, self.dtype, size)
                           for name, view, size in self._views(2)}, 2)
 
