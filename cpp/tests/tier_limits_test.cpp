@@ -131,16 +131,17 @@ TEST(TierLimits, DescriptorsRunOut) {
 
 // Item 48: four of a user who may lock next to nothing. The kernel counts what a real user locks in
 // all processes, and a ring that has ended for a while yet: these have a user that nobody else is.
+// Forked before the tier has a thread: one that allocates would leave ThreadSanitizer's lock behind.
 TEST(TierLimits, LittleLockedMemory) {
   constexpr unsigned kIpcLock = 14;
   TierFile file("locked");
   Pool pool({256, 65536});
-  ASSERT_EQ(open_tier(pool.a, file.path, spec_of(KVSHM_TIER_AUTO)), 0) << kvshm_last_error();
-  const std::uint32_t engine = tier_of(pool.a).engine;
   const auto user = uid_t(1000000 + getpid());
   std::vector<Child> children;
   for (unsigned c = 0; c < 4; c++)
     children.emplace_back([&, c](Wire& wire) {
+      std::uint32_t engine;
+      CHILD_CHECK(wire.receive(&engine, sizeof engine));
       const bool alone = syscall(SYS_setresuid, user, uid_t(-1), uid_t(-1)) == 0;
       __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
       __user_cap_data_struct sets[2];
@@ -173,6 +174,9 @@ TEST(TierLimits, LittleLockedMemory) {
       CHILD_CHECK(lines_with("RLIMIT_MEMLOCK") <= 1);
       return 0;
     });
+  ASSERT_EQ(open_tier(pool.a, file.path, spec_of(KVSHM_TIER_AUTO)), 0) << kvshm_last_error();
+  const std::uint32_t engine = tier_of(pool.a).engine;
+  for (Child& c : children) c.wire().send(&engine, sizeof engine);
   for (Child& c : children) ASSERT_TRUE(c.listen());
   for (Child& c : children) c.tell();
   for (Child& c : children) ASSERT_TRUE(c.listen());
