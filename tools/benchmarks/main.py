@@ -277,8 +277,8 @@ def _parser() -> argparse.ArgumentParser:
         "mover", help="what moving blocks costs who computes meanwhile",
         description="M1: transfers between disk, memory and engine beside computing, of the longer "
                     "alone. M2: how much of a load the layer-wise pipeline hides. M3: an engine's "
-                    "calls while the disk is slow. gather: as tools/bench gather. Exit status: 0 if "
-                    "the targets hold, 1 if one is broken, 2 if it could not be measured.")
+                    "calls while the disk is slow. gather: as tools/bench gather. Exit status: 0 "
+                    "if the targets hold, 1 if one is broken, 2 if it could not be measured.")
     mover.add_argument("--json", action="store_true", help="one JSON document in place of a table")
     mover.add_argument("--only", type=_some_of(MOVER), metavar="M1,M2,...",
                        help="these only")

@@ -18,7 +18,7 @@ TITLE = "layer-wise: a load hidden behind the prefill of what follows"
 HIDDEN = "layerwise_hidden"
 LEAST = 0.8
 SHARES = (0.3, 0.6, 0.9)  # of the computing that loading is to take
-SLACK = 0.12  # of it, that a round may be off
+SLACK = 0.15  # of it, that a round may be off
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,9 @@ class Size:
     tiny: bool = False
     layers: int = 16
     groups: int = 16
-    found: int = 48  # blocks on disk
-    computed: int = 6  # blocks behind them
+    tokens: int = 16  # of a block
+    found: int = 32  # blocks on disk
+    computed: int = 3  # blocks behind them
 
 
 QUICK = Size(tiny=True, found=64, computed=16)
@@ -42,7 +43,8 @@ def measure(bench: Bench, folder: Path, size: Size, rounds: int) -> list[Row]:
                             limit=LEAST, sense=AT_LEAST)]
         role = side(bench, stack, "layers", throttle.command, name=bench.arena(),
                     file=folder / "layers", tiny=int(size.tiny), layers=size.layers,
-                    groups=size.groups, found=size.found, computed=size.computed)
+                    groups=size.groups, tokens=size.tokens, found=size.found,
+                    computed=size.computed)
         try:
             nbytes = role.facts["bytes"]
         except BenchError as error:
@@ -55,14 +57,15 @@ def measure(bench: Bench, folder: Path, size: Size, rounds: int) -> list[Row]:
 def _at(bench: Bench, role: Role, throttle: Throttle, share: float, nbytes: int, alone: float,
         rounds: int, size: Size) -> list[Row]:
     """Three in a round: loading alone, computing alone, and both."""
-    throttle.set(read=nbytes / (share * alone))
     hidden: list[float] = []
     took: dict[str, list[float]] = {"load": [], "compute": [], "both": []}
     what = f"{HIDDEN}, loading {share:.0%} of computing"
     for number in range(3 * rounds):
         bench.progress.step(what, len(hidden) / rounds)
+        throttle.set(read=nbytes / (share * alone))
         words = list(took) if number % 2 else list(took)[::-1]
         now = {word: role.run(f"{word} 0")["seconds"] for word in words}
+        alone = now["compute"]
         if abs(now["load"] / now["compute"] - share) <= SLACK:
             hidden.append(1 - (now["both"] - now["compute"]) / now["load"])
             for word, seconds in now.items():

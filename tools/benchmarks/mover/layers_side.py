@@ -18,7 +18,6 @@ LIMIT = 120.0
 def layers(args: dict[str, str]) -> None:
     import torch
 
-    from ...engine.config import default_block_tokens
     from ...engine.engine import Engine
     from ...engine.identity import identity_of
     from ...engine.kv import OffCache
@@ -28,7 +27,7 @@ def layers(args: dict[str, str]) -> None:
 
     torch.set_num_threads(1)
     tiny, n, new = args["tiny"] == "1", int(args["found"]), int(args["computed"])
-    size = default_block_tokens(tiny)
+    size = int(args["tokens"])
     settings = Settings(
         IN_PLACE, tiny, 0, size, arena=args["name"], layers=int(args["layers"]),
         layer_groups=int(args["groups"]), tier=(args["file"],), tier_wait=LIMIT)
