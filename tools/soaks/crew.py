@@ -46,10 +46,13 @@ class Seat:
         self._lives += 1
         return self._site.start(f"seat-{self._number}-{self._lives}")
 
-    def kill(self) -> None:
-        """From another thread; the seat sees to a new one."""
+    def kill(self) -> bool:
+        """From another thread; the seat sees to a new one. False: it is at that already."""
+        if self._killed.is_set():
+            return False
         self._killed.set()
         self.member.kill()
+        return True
 
     def run(self, end: float) -> None:
         line: deque[tuple[int, Future[Any]]] = deque()
@@ -90,8 +93,8 @@ class Seat:
         self._end()
         member = self._start()
         member.ready()
-        self._killed = threading.Event()
         self.member = member
+        self._killed.clear()
 
     def _end(self) -> None:
         with self._lock:
@@ -142,9 +145,7 @@ def _kill(seats: list[Seat], end: float, every: float, chance: random.Random, ta
         if time.monotonic() + pause >= end - min(every, 5.0):
             break  # who comes last has something to do
         time.sleep(pause)
-        seat = chance.choice(seats)
-        seat.kill()
-        tally.kills += 1
+        tally.kills += chance.choice(seats).kill()
         if time.monotonic() - told > 30:
             told = time.monotonic()
             say(f"{tally.answers} answers, {tally.kills} kills, {len(tally.wrong)} wrong")
