@@ -553,7 +553,10 @@ KVSHM_API int kvshm_tick(kvshm_arena *a);
   X(tier_store_failed_total, "writes to disk that failed")                               \
   X(tier_read_bytes_total, "bytes read from disk")                                       \
   X(tier_write_bytes_total, "bytes written to disk")                                     \
-  X(tier_switches_total, "changes of what moves the bytes, in operation")
+  X(tier_switches_total, "changes of what moves the bytes, in operation")                \
+  X(tier_cancelled_total, "offers taken back before they were begun")                    \
+  X(tier_prefetched_total, "keys asked for ahead, taken from the disk")                  \
+  X(tier_takeovers_total, "times that this process became the one that moves for all")
 
 #define KVSHM_STAT_MEMBER(name, text) uint64_t name;
 typedef struct kvshm_stats {
@@ -644,12 +647,13 @@ KVSHM_API int64_t kvshm_marks_left(kvshm_arena *a);
 /* Work that one process of an arena does for all. The kernel vacates a post when its holder ends,
  * however that comes; who stands by asks again, a few times a second. */
 enum {
-  KVSHM_POST_MOVER = 0,
+  KVSHM_POST_MOVER = 0,     /* moves blocks between the tiers: the thread of a kvshm_tier_open */
   KVSHM_POST_EVICTOR = 1,   /* marks victims by a policy of its own (kvshm agent) */
   KVSHM_POST_CONTROLLER = 2 /* tunes the policy table */
 };
 /* 0: this handle has the post, now or since earlier; -EAGAIN: another handle, of this process or
- * another one, has it; -EINVAL, -ESTALE (removed), -KVSHM_EUNSUPPORTED (no locks here). Never waits.
+ * another one, has it; -EINVAL, -ESTALE (removed), -KVSHM_EUNSUPPORTED (no locks here), -EBUSY (the
+ * mover's, with a tier: its thread stands for it). Never waits.
  * Any thread. A forked child does not have what its parent has. */
 KVSHM_API int kvshm_elect(kvshm_arena *a, uint32_t post);
 /* Lets the post go, if this handle has it; 0 or -EINVAL. kvshm_close does the same. */

@@ -57,6 +57,7 @@ struct Arena {
   std::atomic<std::uint64_t>*free_map = nullptr, *summary = nullptr;
   std::atomic<std::uint64_t>* my_regions = nullptr;
   Mark* marks = nullptr;
+  Queues* queues = nullptr;
   Ghost* ghosts = nullptr;
   Tenant* tenants = nullptr;
   UsesLine* uses = nullptr;

@@ -80,6 +80,7 @@ int bind_sections(Arena& a) {
   a.free_map = reinterpret_cast<std::atomic<std::uint64_t>*>(a.base + g.free_off);
   a.summary = reinterpret_cast<std::atomic<std::uint64_t>*>(a.base + g.summary_off);
   a.marks = reinterpret_cast<Mark*>(a.base + g.marks_off);
+  a.queues = reinterpret_cast<Queues*>(a.base + g.queues_off);
   a.ghosts = reinterpret_cast<Ghost*>(a.base + g.ghost_off);
   a.tenants = reinterpret_cast<Tenant*>(a.base + g.tenants_off);
   a.uses = reinterpret_cast<UsesLine*>(a.base + g.uses_off);

@@ -31,6 +31,7 @@ std::uint64_t lay_out(Geometry& g, std::uint64_t n, std::uint64_t page) {
   g.tenants_off = take(kTenants * sizeof(Tenant));
   g.marks_off = take(kMarks * sizeof(Mark));
   g.events_off = take(kEvents * sizeof(Event));
+  g.queues_off = take(sizeof(Queues));
   // Data on a huge-page boundary where that costs little: a block never straddles needlessly.
   std::uint64_t align = n * g.block_bytes >= 16 * kHugePage ? kHugePage : kPage;
   if (page > align) align = page;
@@ -88,6 +89,7 @@ std::uint64_t layout_hash() {
                                  sizeof(Tenant),
                                  sizeof(Mark),
                                  sizeof(Event),
+                                 sizeof(Queues),
                                  sizeof(Ghost),
                                  sizeof(UsesLine),
                                  sizeof(ShadowHeader),

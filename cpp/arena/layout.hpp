@@ -1,7 +1,7 @@
 // Layout 1: what lies in the arena object, by offsets only.
 //
 //   superblock | slots | regions | hot | cold | index | free map, summary | ghost | uses | shadow
-//   | tenants | marks | events | data
+//   | tenants | marks | events | queues | data
 //
 // The geometry is a pure function of (bytes, block_bytes, blocks): attach recomputes it and trusts
 // nothing that it reads. All sections start at a multiple of 4096.
@@ -20,6 +20,7 @@ inline constexpr std::uint32_t kRegionBlocks = 4096;  // blocks per region bit a
 inline constexpr std::uint32_t kNone = KVSHM_NONE;
 inline constexpr unsigned kLeaseLines = 1024, kTouchRing = 2048, kHistograms = 8, kBuckets = 64;
 inline constexpr unsigned kTenants = 256, kMarks = 8192, kEvents = 4096, kIndexWays = 8;
+inline constexpr unsigned kLanes = 4, kLaneRoom = 2048;
 
 #define KVSHM_COUNT_ONE(name, text) kStat_##name,
 enum Stat : unsigned { KVSHM_COUNTER_FIELDS(KVSHM_COUNT_ONE) kStatCount };
@@ -30,7 +31,7 @@ static_assert(kStatCount <= kStatRoom);
 struct Geometry {
   std::uint64_t bytes, block_bytes, blocks, buckets;
   std::uint64_t slots_off, regions_off, hot_off, cold_off, index_off, free_off, summary_off,
-      ghost_off, uses_off, shadow_off, tenants_off, marks_off, events_off, data_off;
+      ghost_off, uses_off, shadow_off, tenants_off, marks_off, events_off, queues_off, data_off;
   std::uint64_t region_words;  // u64 words of region bits per slot
 };
 
@@ -167,6 +168,28 @@ static_assert(sizeof(Mark) == 16);
 struct alignas(64) Event {
   std::atomic<std::uint64_t> turn, op, key[2], parent[2], reserved[2];
 };
+
+// What waits to be moved between the tiers, by priority: see tier/queues.hpp.
+struct LaneEntry {
+  // what: number of the life and id of a block, or a key. state: [ ms: 62 | taken, cancelled: 2 ]
+  std::atomic<std::uint64_t> what[2], state, turn;
+};
+struct alignas(64) Lane {
+  std::atomic<std::uint64_t> tail;  // entries ever made
+  // Of these: taken by the mover; ended, all up to here; due although they were to be gathered.
+  alignas(64) std::atomic<std::uint64_t> head;
+  std::atomic<std::uint64_t> done, due;
+};
+struct alignas(64) MoverNote {  // of who moves for all, for those who have no tier of their own
+  std::atomic<std::uint32_t> rule, slot;  // KVSHM_TIER_WRITE_... + 1; its slot + 1; 0 = none yet
+};
+struct Queues {
+  MoverNote mover;
+  Lane lanes[kLanes];
+  LaneEntry entries[kLanes][kLaneRoom];
+};
+static_assert(sizeof(LaneEntry) == 32 && sizeof(Lane) == 128 &&
+              sizeof(Queues) == 64 + kLanes * (128 + 32 * kLaneRoom));
 
 // How often keys that left were used: see evict/uses.hpp.
 struct alignas(64) UsesLine {

@@ -131,7 +131,4 @@ inline int check_handle(const Arena& a, kvshm_handle h) {
   return fail(-EINVAL, "block %u out of range (%u blocks), or no life number", h.id, a.nblocks);
 }
 
-// What is written through, as it becomes READY; head first. In tier.cpp.
-void offer_to_tier(kvshm_arena* h, const kvshm_handle* b, std::uint32_t n);
-
 }  // namespace kvshm

@@ -5,6 +5,7 @@
 #include "blocks/quota.hpp"
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
+#include "capi/offers.hpp"
 #include "capi/options.hpp"
 
 using namespace kvshm;

@@ -8,6 +8,7 @@
 #include "blocks/registration.hpp"
 #include "blocks/waiting.hpp"
 #include "capi/call.hpp"
+#include "capi/offers.hpp"
 #include "index/alone.hpp"
 #include "index/index.hpp"
 
@@ -48,13 +49,17 @@ void count_one(Arena& a, Take how, bool touch) {
   if (n && !b) return -EINVAL;
   Arena& a = *call;
   int first = 0;
+  const bool offers = offers_at_release(h);
   Ticks ticks(a, n);
   for (uint32_t i = n; i-- > 0;) {  // tail first: the head of a chain stays the youngest
     int rc = check_handle(a, b[i]);
     if (!rc && !holds_ready(a, b[i].id, b[i].seq))
       rc = fills(a, b[i].id, b[i].seq) ? -KVSHM_ESTATE : -KVSHM_ENOTMINE;
     if (!rc) rc = release_hold(a, b[i].id, ticks);
-    if (rc) first = misuse(a, rc);
+    if (rc)
+      first = misuse(a, rc);
+    else if (offers)
+      offer_released(h, &b[i], 1);
   }
   return first;
 }

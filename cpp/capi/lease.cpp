@@ -2,16 +2,20 @@
 
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "blocks/counts.hpp"
 #include "blocks/lease_ops.hpp"
 #include "blocks/quota.hpp"
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
+#include "capi/offers.hpp"
 
 using namespace kvshm;
 
 namespace {
+
+using handles_t = std::vector<kvshm_handle>;
 
 int lease_of(Arena& a, const kvshm_handle* h, std::uint32_t n, std::uint64_t tag,
              kvshm_lease* lease) {
@@ -21,6 +25,23 @@ int lease_of(Arena& a, const kvshm_handle* h, std::uint32_t n, std::uint64_t tag
   return make_lease(a, ids.get(), n, tag, lease);
 }
 
+// The blocks of a lease that is to be given back from `keep` on, where that is when they are offered.
+handles_t to_offer(kvshm_arena* h, Arena& a, kvshm_lease lease, std::uint32_t keep) {
+  handles_t out;
+  if (!offers_at_release(h)) return out;
+  std::uint32_t index;
+  LeaseEntry* e = a.leases.borrow(lease, &index);
+  if (!e) return out;
+  try {
+    for (std::uint32_t i = keep; i < e->count; i++)
+      out.push_back({a.hot[e->ids[i]].seq.load(std::memory_order_relaxed), e->ids[i], 0});
+  } catch (const std::bad_alloc&) {
+    out.clear();
+  }
+  a.leases.give_back(e, lease);
+  return out;
+}
+
 }  // namespace
 
 extern "C" {
@@ -28,13 +49,19 @@ extern "C" {
 int kvshm_release(kvshm_arena* h, kvshm_lease lease) {
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
-  return misuse(*call, release_lease(*call, lease));
+  const handles_t offers = to_offer(h, *call, lease, 0);
+  const int rc = misuse(*call, release_lease(*call, lease));
+  offer_released(h, offers.data(), std::uint32_t(offers.size()));
+  return rc;
 }
 
 int kvshm_lease_trim(kvshm_arena* h, kvshm_lease lease, uint32_t keep) {
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
-  return misuse(*call, trim_lease(*call, lease, keep));
+  const handles_t offers = to_offer(h, *call, lease, keep);
+  const int rc = misuse(*call, trim_lease(*call, lease, keep));
+  offer_released(h, offers.data(), std::uint32_t(offers.size()));
+  return rc;
 }
 
 int64_t kvshm_lease_ids(kvshm_arena* h, kvshm_lease lease, uint32_t* ids, uint32_t cap) {

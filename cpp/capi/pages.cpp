@@ -7,6 +7,7 @@
 #include "blocks/counts.hpp"
 #include "blocks/registration.hpp"
 #include "capi/call.hpp"
+#include "capi/offers.hpp"
 #include "device/cuda_copy.hpp"
 #include "device/pin.hpp"
 

@@ -14,6 +14,11 @@ using namespace kvshm;
 
 namespace {
 constexpr std::int64_t kWriterMs = 20;  // for another process to write a table
+
+int has_thread(kvshm_arena* h, std::uint32_t post) {
+  if (post != KVSHM_POST_MOVER || !h->tier.load(std::memory_order_acquire)) return 0;
+  return fail(-EBUSY, "the tier of this handle of arena %s stands for that post", h->impl->name.c_str());
+}
 }
 
 extern "C" {
@@ -99,6 +104,7 @@ int kvshm_elect(kvshm_arena* h, uint32_t post) {
   if (post >= kPosts) return fail(-EINVAL, "post %u: expected 0 to %u", post, kPosts - 1);
   Call call(h);
   if (call.rc()) return call.rc();
+  if (int rc = has_thread(h, post)) return rc;
   return take_post(*call, post);
 }
 
@@ -106,6 +112,7 @@ int kvshm_resign(kvshm_arena* h, uint32_t post) {
   if (post >= kPosts) return fail(-EINVAL, "post %u: expected 0 to %u", post, kPosts - 1);
   Call call(h, Dead::kAllow);
   if (call.rc()) return call.rc();
+  if (int rc = has_thread(h, post)) return rc;
   leave_post(*call, post);
   return 0;
 }

@@ -7,6 +7,9 @@
 
 #include "arena/lock.hpp"
 #include "capi/call.hpp"
+#include "capi/offers.hpp"
+#include "index/index.hpp"
+#include "tier/offer.hpp"
 
 using namespace kvshm;
 
@@ -19,8 +22,13 @@ constexpr const char* kEngines[] = {"auto", "io_uring", "threads"};
 int check(const kvshm_tier_options* o) {
   if (int rc = check_size(o)) return rc;
   if (o->engine > KVSHM_TIER_THREADS || o->direct > KVSHM_OFF || o->sync > 1 ||
-      o->write > KVSHM_TIER_WRITE_OFF)
-    return fail(-EINVAL, "options of a tier: engine 0-2, direct 0-2, sync 0-1, write 0-1");
+      o->write > KVSHM_TIER_WRITE_IDLE || (o->mover != KVSHM_AUTO && o->mover != KVSHM_OFF) ||
+      o->low > 1000 || o->queue > kLaneRoom)
+    return fail(
+        -EINVAL,
+        "options of a tier: engine 0-2, direct 0-2, sync 0-1, write 0-5, mover KVSHM_AUTO or "
+        "KVSHM_OFF, low 0-1000, queue 0-%u",
+        kLaneRoom);
   return 0;
 }
 
@@ -48,7 +56,23 @@ class TierCall {
 
 void kvshm::offer_to_tier(kvshm_arena* h, const kvshm_handle* b, std::uint32_t n) {
   tier::Tier* t = h->tier.load(std::memory_order_acquire);
-  if (t && t->writes_through()) t->offer(b, n);
+  Arena& a = *h->impl;
+  const std::uint32_t rule = tier::rule(a, t);
+  if (rule == KVSHM_TIER_WRITE_THROUGH || rule == KVSHM_TIER_WRITE_LAZY ||
+      rule == KVSHM_TIER_WRITE_IDLE)
+    tier::offer(a, t, b, n, false);
+}
+
+bool kvshm::offers_at_release(const kvshm_arena* h) {
+  const tier::Tier* t = h->tier.load(std::memory_order_acquire);
+  return t && t->options.write == KVSHM_TIER_WRITE_RELEASE;
+}
+
+void kvshm::offer_released(kvshm_arena* h, const kvshm_handle* b, std::uint32_t n) {
+  tier::Tier* t = h->tier.load(std::memory_order_acquire);
+  Arena& a = *h->impl;
+  for (std::uint32_t i = 0; i < n; i++)
+    if (!peek(*t->image, a.hot[b[i].id].load_key())) tier::offer(a, t, &b[i], 1, false);
 }
 
 extern "C" {
@@ -101,7 +125,45 @@ int64_t kvshm_tier_store(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
   if (n && !b) return -EINVAL;
   for (uint32_t i = 0; i < n; i++)
     if (int rc = check_handle(t.arena(), b[i])) return rc;
-  return t->offer(b, n);
+  return t->offer(b, n, true);
+}
+
+int64_t kvshm_tier_cancel(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (n && !b) return -EINVAL;
+  try {
+    const std::uint32_t gone = tier::cancel(*call, b, n);
+    call->count(kStat_tier_cancelled_total, gone);
+    return gone;
+  } catch (const std::bad_alloc&) {
+    return fail(-ENOMEM, "no memory to look for %u blocks", n);
+  }
+}
+
+int kvshm_tier_flush(kvshm_arena* h) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  tier::flush(*call);
+  return 0;
+}
+
+int64_t kvshm_prefetch(kvshm_arena* h, const kvshm_key* keys, uint32_t n) {
+  Call call(h);
+  if (call.rc()) return call.rc();
+  if (n && !keys) return -EINVAL;
+  return tier::prefetch(*call, keys, n);
+}
+
+int kvshm_tier_status(kvshm_arena* h, const kvshm_key* keys, uint32_t n, uint8_t* status) {
+  TierCall t(h);
+  if (t.rc()) return t.rc();
+  if (n && (!keys || !status)) return -EINVAL;
+  for (uint32_t i = 0; i < n; i++) {
+    const unsigned there = t->serving() ? peek(*t->image, Key::load(keys[i])) : 0;
+    status[i] = there & 1 ? KVSHM_TS_STORED : there ? KVSHM_TS_WRITING : KVSHM_TS_NONE;
+  }
+  return 0;
 }
 
 int kvshm_tier_drain(kvshm_arena* h, uint32_t timeout_ms) {

@@ -61,13 +61,18 @@ void play(std::uint32_t engine, Seen* seen) {
   spec.engine = engine;
   spec.bytes = kSlots * kBytes + (1 << 20);
   spec.deadline_ms = 20000;
-  const int rc = open_tier(pool.a, file.path, spec);
+  kvshm_arena* first = pool.another();
+  const int rc = open_tier(first, file.path, spec);
   if (rc == -KVSHM_EUNSUPPORTED) GTEST_SKIP() << kvshm_last_error();
   ASSERT_EQ(rc, 0) << kvshm_last_error();
-  ASSERT_TRUE(await_tier(pool.a));
-  if (!tier_of(pool.a).direct) GTEST_SKIP() << "no O_DIRECT: " << tier_of(pool.a).why;
-  for (unsigned i = 0; i < kReaders; i++) cache_chain(pool.a, read_keys(i));
-  ASSERT_EQ(kvshm_tier_drain(pool.a, 20000), 0);
+  ASSERT_TRUE(await_tier(first));
+  if (!tier_of(first).direct) GTEST_SKIP() << "no O_DIRECT: " << tier_of(first).why;
+  for (unsigned i = 0; i < kReaders; i++) cache_chain(first, read_keys(i));
+  ASSERT_EQ(kvshm_tier_drain(first, 20000), 0);
+  ASSERT_EQ(kvshm_close(first, 10000), 0);
+  TierSpec survivor = spec;
+  survivor.mover = KVSHM_OFF;  // the process that is killed moves
+  ASSERT_EQ(open_tier(pool.a, file.path, survivor), 0) << kvshm_last_error();
   ASSERT_EQ(kvshm_clear(pool.a), std::int64_t{kReaders} * kReads);
   kvshm::File disk(open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
   SlowDisk slow(disk.get(), kSlow, kSlow);

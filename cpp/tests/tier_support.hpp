@@ -26,7 +26,9 @@ class TierFile {
 struct TierSpec {
   std::uint64_t bytes = 4 << 20;
   std::uint32_t engine = KVSHM_TIER_AUTO, direct = KVSHM_AUTO, sync = 0, admit = 0, queue = 0,
-                deadline_ms = 0, write = KVSHM_TIER_WRITE_THROUGH;
+                deadline_ms = 0, write = KVSHM_TIER_WRITE_THROUGH, mover = KVSHM_AUTO, age_ms = 0,
+                low = 0, min_prefix = 0, min_priority = 0, stores = 0;
+  std::uint64_t gather = 0;
 };
 inline kvshm_tier tier_of(kvshm_arena* a) {
   auto t = sized<kvshm_tier>();
@@ -60,6 +62,13 @@ inline int open_tier(kvshm_arena* a, const std::string& path, const TierSpec& s 
   o.queue = s.queue;
   o.deadline_ms = s.deadline_ms;
   o.write = s.write;
+  o.mover = s.mover;
+  o.age_ms = s.age_ms;
+  o.low = s.low;
+  o.min_prefix = s.min_prefix;
+  o.min_priority = s.min_priority;
+  o.gather = s.gather;
+  o.stores = s.stores;
   const int rc = kvshm_tier_open(a, &o);
   if (rc == 0) expect_engine(a, s);
   return rc;
@@ -100,6 +109,17 @@ inline void cache_chain(kvshm_arena* a, const keys_t& keys) {
       std::int64_t(h.size()))
       << kvshm_last_error();
   ASSERT_EQ(kvshm_drop(a, h.data(), std::uint32_t(h.size())), 0);
+}
+
+// By a handle that leaves again, so that another one moves from now on.
+inline void store_and_leave(Pool& pool, const std::string& path, const TierSpec& s,
+                            const keys_t& keys) {
+  kvshm_arena* a = pool.another();
+  ASSERT_EQ(open_tier(a, path, s), 0) << kvshm_last_error();
+  ASSERT_TRUE(await_tier(a));
+  cache_chain(a, keys);
+  ASSERT_EQ(kvshm_tier_drain(a, 20000), 0);
+  ASSERT_EQ(kvshm_close(a, 10000), 0);
 }
 
 struct Loaded {

@@ -57,7 +57,7 @@ void Mover::change_engine(int cause) {
   l.fence = engine_->abandon();
   for (OpPtr& op : flying_) l.ops.push_back(std::move(op));
   flying_.clear();
-  for (auto* queue : {&ready_loads_, &ready_writes_})
+  for (auto* queue : {&ready_loads_, &ready_fetches_, &ready_writes_})
     for (std::size_t i = 0; i < queue->size();) {
       if (!(*queue)[i]->flying) {
         i++;
@@ -122,15 +122,8 @@ void Mover::fail_all() {
       finish(std::move(op));
     }
   flush_pages(true);
-  std::uint32_t dropped;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    dropped = std::uint32_t(offers_.size());
-    offers_.clear();
-  }
-  t_.g2.count(kStat_tier_dropped_total, dropped);
-  if (dropped) store_done(dropped);
   wipe_pages();
+  resign();  // another process may have one
 }
 
 void Mover::leave_engine() {

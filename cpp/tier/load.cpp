@@ -35,7 +35,7 @@ void LoadState::settle(Arena& a, std::uint32_t i, std::uint8_t what, std::uint32
 
 bool LoadState::wanted() {
   std::lock_guard<std::mutex> lock(mutex);
-  return !freed;
+  return !freed || ahead;
 }
 
 int LoadState::wait(Arena& a, std::uint32_t timeout_ms) {

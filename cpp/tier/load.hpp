@@ -25,6 +25,7 @@ struct LoadState {
   std::vector<std::uint32_t> ids;  // held
   std::uint32_t left = 0;          // transfers and awaited fills under way
   bool freed = false, calling = false;
+  bool ahead = false;  // for nobody yet: wanted, and held by none
   kvshm_load_fn fn = nullptr;
   void* user = nullptr;
   pthread_t caller{};

@@ -154,12 +154,13 @@ std::int64_t match_load(Arena& a, Tier* t, const kvshm_key* keys, std::uint32_t 
   bool over;
   const std::uint32_t hits = match_prefix(a, keys, n, touch, ids.data(), spec.pending, &over);
   const bool disk = t && !(spec.flags & KVSHM_NO_LOAD) && hits < n && t->may_load() && !over;
-  if (t && t->options.admit > 1 && t->writes_through() && hits) {
+  if (t && t->options.admit > 1 && t->options.write != KVSHM_TIER_WRITE_OFF && hits) {
     std::vector<kvshm_handle> used;
     for (std::uint32_t i = 0; i < hits; i++)
       if (!peek(*t->image, Key::load(keys[i])))
         used.push_back({a.hot[ids[i]].seq.load(std::memory_order_relaxed), ids[i], 0});
-    t->offer(used.data(), hits);  // one use more: it may be worth a write by now
+    t->offer(used.data(), std::uint32_t(used.size()),
+             false);  // one use more: it may be worth a write by now
   }
   if (!disk) {
     if (!hits) return over ? over_quota(a) : 0;

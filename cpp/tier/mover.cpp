@@ -34,7 +34,7 @@ std::int64_t now_us() {
 }  // namespace
 
 Mover::Mover(Tier& t)
-    : t_(t), engine_kick_(std::make_unique<Kick>()), admission_(t.options.admit) {}
+    : t_(t), engine_kick_(std::make_unique<Kick>()), intake_(t.g2), admission_(t.options.admit) {}
 
 Mover::~Mover() = default;
 
@@ -101,6 +101,8 @@ void Mover::loop() {
     if (!awaited_.empty()) look_at_awaited();
     if (rebuilding_) read_records();
     wipe_pages();
+    stand(now);
+    begin_fetches();
     bool more = begin_stores();
     flush_pages(false);
     issue();
@@ -110,6 +112,7 @@ void Mover::loop() {
     if (!awaited_.empty() || (!written_.empty() && !busy)) wait = 1;
     if (!limbo_.empty() && wait > 10) wait = 10;
     if (!more && !busy && engine_->idle()) more = true;
+    if (wait > nap()) wait = nap();
     more |= wait <= 0 || !fall_asleep();
     const int n = engine_->wait(landed, 64, more ? 0 : unsigned(wait));
     wake_up();
@@ -121,15 +124,18 @@ void Mover::loop() {
     if (const int rc = check_loads()) change_engine(rc);
     if (n) tell();
   }
+  resign();
   leave_engine();
 }
 
 // False: there is work. Else whoever brings some kicks, and nobody does otherwise: a kick is a system
 // call, which a thread that registers blocks shall not make for each of them.
 bool Mover::fall_asleep() {
-  const bool storing = may_store();
+  bool work = false;
+  if (leads_.load(std::memory_order_relaxed) && may_store())
+    work = !todo_.empty() || intake_.left(kAsked) || intake_.left(kUsual) || gathered();
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!jobs_.empty() || (storing && !offers_.empty())) return false;
+  if (work || !jobs_.empty()) return false;
   return asleep_ = true;
 }
 
@@ -149,8 +155,8 @@ bool Mover::ended() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!stopping_ || !jobs_.empty()) return false;
   }
-  return flying_.empty() && ready_loads_.empty() && ready_writes_.empty() && limbo_.empty() &&
-         written_.empty() && !rebuild_flying_;
+  return flying_.empty() && ready_loads_.empty() && ready_writes_.empty() &&
+         ready_fetches_.empty() && limbo_.empty() && written_.empty() && !rebuild_flying_;
 }
 
 // The extent of a block and its slot, by an aligned copy where memory is not aligned. False: there is
@@ -180,13 +186,9 @@ void Mover::take_work() {
     std::lock_guard<std::mutex> lock(mutex_);
     jobs.swap(jobs_);
     stopping = stopping_;
-    if (stopping) {
-      stores_left_ -= std::uint32_t(offers_.size());
-      offers_.clear();
-      idle_.wake();
-    }
   }
   for (LoadJob& j : jobs) begin_load(std::move(j));
+  stop_seen_ = stopping;
   if (!stopping) return;
   for (LoadJob& j : awaited_) j.load->settle(t_.g2, j.index, KVSHM_LD_FAILED, kNone);
   awaited_.clear();
@@ -202,6 +204,15 @@ void Mover::refuse(LoadJob& j) {
     leave_fill(t_.g2, j.memory, ticks);
   }
   j.load->settle(t_.g2, j.index, KVSHM_LD_FAILED, kNone);
+}
+
+void Mover::wake_for_stores() {
+  if (!leads_.load(std::memory_order_relaxed)) return;  // the other process looks by itself
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!std::exchange(asleep_, false)) return;
+  }
+  kick();
 }
 
 void Mover::load(std::vector<LoadJob>&& jobs) {
@@ -295,6 +306,7 @@ void Mover::issue() {
     }
   }
   issue_from(ready_loads_);
+  if (ready_loads_.empty()) issue_from(ready_fetches_);
   if (ready_loads_.empty()) issue_from(ready_writes_);
 }
 
@@ -446,7 +458,6 @@ void Mover::describe(kvshm_tier* out) {
   out->in_flight = in_flight_.load(std::memory_order_relaxed);
   std::lock_guard<std::mutex> lock(mutex_);
   out->engine = engine_kind_;
-  out->queued = stores_left_;
   out->registered = registered_;
   out->read_speed = read_speed();
   std::string why = why_;
@@ -459,7 +470,7 @@ void Mover::tell() {
   const std::uint64_t note = t_.image->sb->tier.state.load(std::memory_order_acquire);
   if (broken_)
     s = KVSHM_TIER_FAILED;
-  else if (stalled_)
+  else if (stalled_ || leader_stalls())
     s = KVSHM_TIER_STALLED;
   else if (note != KVSHM_TIER_OK)
     s = KVSHM_TIER_REBUILDING;
@@ -470,10 +481,11 @@ void Mover::tell() {
   if (stopping()) s = KVSHM_TIER_NONE;
   state_.store(s, std::memory_order_relaxed);
   TierLine& line = t_.image->mine->tier;
-  std::uint64_t queued;
+  std::uint64_t queued = 0;
+  for (unsigned lane = 0; leads_.load(std::memory_order_relaxed) && lane < kFetch; lane++)
+    queued += waiting(t_.g2, lane);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    queued = stores_left_;
     registered_ = engine_ && engine_->registered();
   }
   const std::uint64_t word = s | std::uint64_t(engine_ ? engine_->kind() : 0) << 8 |

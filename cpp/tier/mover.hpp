@@ -1,5 +1,6 @@
 // The thread of a tier: it alone calls the engine. Other threads hand it work and are never kept
-// waiting by a disk.
+// waiting by a disk. Loads are its own process's. Stores, and loads ahead, are of all processes, and
+// the thread of the elected one takes them from the arena's lanes (queues.hpp).
 //
 // Loads go before stores: a store begins only while no load waits for a place. An operation moves
 // one extent, in pieces of 2 MiB at most; several operations and pieces are in flight at once.
@@ -15,6 +16,7 @@
 #include "device/condition.hpp"
 #include "tier/admission.hpp"
 #include "tier/engine.hpp"
+#include "tier/queues.hpp"
 #include "tier/tier.hpp"
 
 namespace kvshm::tier {
@@ -43,6 +45,8 @@ struct Op {
   std::shared_ptr<LoadState> load;
   std::uint32_t index = 0;  // within the load
   std::int64_t since = 0;   // of a load: when it was asked for
+  unsigned lane = kNoLane;  // kStore: its place in the queues
+  std::uint64_t ticket = 0;
   std::uint64_t number = 0, version = 0;
   unsigned copied_again = 0;
   std::vector<kvshm_handle> next;   // slots that came while the page was being written
@@ -57,10 +61,14 @@ struct LoadJob {  // of one key: read it (slot held, memory FILLING), or await a
   std::int64_t since;
 };
 
-struct Offer {  // first: not yet put back behind its parents
+struct Store {  // a block that is to go down
   kvshm_handle block;
-  bool first;
+  bool first = true;        // not yet put back behind its parents
+  unsigned lane = kNoLane;  // its place in the queues, if it has one
+  std::uint64_t ticket = 0;
+  std::int64_t again_until = 0;  // a predecessor may still be writing it: looked at until then
 };
+enum class Begun { kYes, kOver, kLater };  // under way; nothing to do; put back
 
 class Mover {
  public:
@@ -70,7 +78,7 @@ class Mover {
   bool stop(std::int64_t deadline_ms);  // true: the thread has ended
 
   // Any thread.
-  std::uint32_t offer(const kvshm_handle* h, std::uint32_t n);
+  void wake_for_stores();  // if it sleeps, and stores for all
   void load(std::vector<LoadJob>&& jobs);
   int drain(std::int64_t deadline_ms);
   int write_pages(std::int64_t deadline_ms);  // all of them, for clear()
@@ -121,11 +129,23 @@ class Mover {
   void change_engine(int cause);
   void leave_engine();
   void look_at_fences();
+  // lead.cpp
+  void stand(std::int64_t now);
+  void resign();
+  bool leader_stalls() const;
+  bool next_store(Store* s);
+  bool gathered() const;
+  bool admitted(const Store& s);
+  void look_at_water(std::int64_t now);
+  void begin_fetches();
+  void begin_fetch(const Waiting& w);
+  void item_over(unsigned lane, std::uint64_t ticket);
+  std::int64_t nap() const;
   // stores.cpp
   bool may_store() const;
   bool begin_stores();  // true: there are more, and room for them
-  bool begin_store(kvshm_handle h, bool first);
-  bool queue_parents(kvshm_handle h);
+  Begun begin_store(Store& s);
+  bool queue_parents(const Store& s);
   void end_store(Op& op);
   void flush_pages(bool all);
   void begin_page(OpPtr op);
@@ -135,7 +155,6 @@ class Mover {
   void publish(const std::vector<kvshm_handle>& slots, bool well);
   void unpark();
   void try_parked(std::int64_t now);
-  void store_done(std::uint32_t n);
   // loads.cpp
   void begin_load(LoadJob&& j);
   void end_load(Op& op);
@@ -170,27 +189,37 @@ class Mover {
   // Shared with other threads, under `mutex_`.
   std::mutex mutex_;
   Condition idle_;
-  std::deque<Offer> offers_;
   std::deque<LoadJob> jobs_;
-  std::uint32_t stores_left_ = 0;  // offers not yet written or dropped
   bool pages_wanted_ = false, stopping_ = false, ended_ = false, asleep_ = false;
   int pages_rc_ = 0;
   std::string why_;
   std::uint32_t engine_kind_ = 0;
-  Admission admission_;
 
   std::atomic<std::uint32_t> state_{KVSHM_TIER_NONE};  // relaxed: a figure; work is checked anew
   std::atomic<std::uint32_t> in_flight_{0};
   std::atomic<std::uint64_t> read_speed_{0};  // relaxed, as is the next: figures
   std::atomic<std::int64_t> try_at_{0};
+  std::atomic<bool> leads_{false};  // relaxed: a hint to others; the thread alone changes it
 
   // The thread's own.
   std::vector<Flight> flights_;
   std::vector<std::uint32_t> free_flights_;
-  std::deque<OpPtr> ready_loads_, ready_writes_;  // begun, with pieces to issue
-  std::vector<OpPtr> flying_;                     // all pieces issued
-  std::deque<OpPtr> come_;                        // loads that have landed, to be checked
-  std::vector<std::unique_ptr<Bounce>> pages_;    // for pages to come
+  Intake intake_;             // what all processes have queued, while it leads
+  std::deque<Store> todo_;    // goes before that: parents, victims of a watermark
+  std::vector<Store> later_;  // a predecessor's, until its slot is reaped
+  std::int64_t later_at_ = 0, stand_at_ = 0, water_at_ = 0;
+  std::uint64_t water_hand_ = 0;
+  Admission admission_;
+  struct Turn {
+    unsigned lane;
+    std::uint64_t ticket;
+  };
+  std::unordered_map<std::uint32_t, Turn> owed_;  // by slot: of written_ and pages
+  std::deque<OpPtr> ready_loads_, ready_writes_;   // begun, with pieces to issue
+  std::deque<OpPtr> ready_fetches_;                // the same of loads ahead
+  std::vector<OpPtr> flying_;                      // all pieces issued
+  std::deque<OpPtr> come_;                         // loads that have landed, to be checked
+  std::vector<std::unique_ptr<Bounce>> pages_;     // for pages to come
   struct Piece {
     Op* op;
     std::uint64_t at;
@@ -216,7 +245,7 @@ class Mover {
   std::unordered_map<std::uint64_t, Op*> at_work_;  // pages being written for stores
   unsigned stores_flying_ = 0;
   std::int64_t tick_at_ = 0;
-  bool stalled_ = false, broken_ = false, no_space_ = false;
+  bool stalled_ = false, broken_ = false, no_space_ = false, stop_seen_ = false;
   bool rebuilding_ = false;  // by this process
   std::uint64_t rebuild_next_ = 0;
   std::int64_t rebuild_since_ = 0;

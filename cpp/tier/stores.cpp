@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "arena/lock.hpp"
@@ -22,7 +23,8 @@ constexpr std::int64_t kParkMs = 4000;  // slots without room are tried again, a
 constexpr std::size_t kTries = 4;
 constexpr unsigned kKeptPages = 32;  // buffers: to map one takes as long as to write it
 constexpr unsigned kParents = 256;
-constexpr unsigned kStores = 16, kBatch = 4;  // at once; begun before the disk is looked at again
+constexpr unsigned kBatch = 4;               // begun before the disk is looked at again
+constexpr unsigned kThere = 1, kComing = 2;  // as peek() says it
 
 // Held by this process for a moment. False: gone, or not for the disk: closed at its last release,
 // of a limited life, or one that nobody finds by its key.
@@ -40,77 +42,54 @@ bool hold_source(Arena& a, kvshm_handle h) {
 
 }  // namespace
 
-std::uint32_t Mover::offer(const kvshm_handle* h, std::uint32_t n) {
-  Arena& a = t_.g2;
-  std::uint32_t taken = 0, rejected = 0;
-  bool asleep = false;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (stopping_) return 0;
-    for (std::uint32_t i = 0; i < n; i++) {
-      if (!admission_.offer(a.hot[h[i].id].load_key())) {
-        rejected++;
-        continue;
-      }
-      if (stores_left_ >= t_.options.queue) break;
-      offers_.push_back({h[i], true});
-      stores_left_++;
-      taken++;
-    }
-    if (taken) asleep = std::exchange(asleep_, false);
-  }
-  a.count(kStat_tier_offered_total, n);
-  a.count(kStat_tier_rejected_total, rejected);
-  a.count(kStat_tier_dropped_total, n - taken - rejected);
-  if (asleep) kick();
-  return taken;
-}
-
 int Mover::drain(std::int64_t deadline_ms) {
+  constexpr std::int64_t kSlice = 2;  // another process's mover tells nobody
+  flush(t_.g2);
   std::unique_lock<std::mutex> lock(mutex_);
-  while (stores_left_) {
-    if (ended_) return -KVSHM_ECLOSED;
-    if (now_ms() >= deadline_ms) return -ETIMEDOUT;
-    idle_.wait(lock, deadline_ms);
+  for (unsigned lane = 0; lane < kFetch; lane++) {
+    const std::uint64_t end = t_.mine[lane].load(std::memory_order_relaxed);
+    while (end && !tier::ended(t_.g2, lane, end - 1)) {
+      if (ended_ || stopping_) return -KVSHM_ECLOSED;
+      const std::int64_t now = now_ms();
+      if (now >= deadline_ms) return -ETIMEDOUT;
+      idle_.wait(lock, now + kSlice < deadline_ms ? now + kSlice : deadline_ms);
+    }
   }
   return 0;
 }
 
-void Mover::store_done(std::uint32_t n) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  stores_left_ -= n;
-  if (!stores_left_) idle_.wake();
-}
-
 bool Mover::may_store() const {
-  if (broken_ || stalled_ || rebuilding_ || !ready_loads_.empty()) return false;
+  if (broken_ || stalled_ || rebuilding_ || stop_seen_ || !ready_loads_.empty()) return false;
   if (t_.image->sb->tier.state.load(std::memory_order_acquire) != KVSHM_TIER_OK) return false;
   // Their blocks are held meanwhile: of a small arena only a few, lest allocations find no room.
-  const unsigned few = t_.g2.nblocks / 8, most = few < 1 ? 1 : few < kStores ? few : kStores;
+  const unsigned few = t_.g2.nblocks / 8, all = t_.options.stores;
+  const unsigned most = few < 1 ? 1 : few < all ? few : all;
   return stores_flying_ < most;
 }
 
 bool Mover::begin_stores() {
+  if (!leads_.load(std::memory_order_relaxed)) return false;
   for (unsigned i = 0; i < kBatch; i++) {
-    if (!may_store()) return false;
-    Offer o;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (offers_.empty()) return false;
-      o = offers_.front();
-      offers_.pop_front();
+    Store s;
+    if (!may_store() || !next_store(&s)) return false;
+    Begun how = Begun::kOver;
+    try {
+      how = begin_store(s);
+    } catch (const std::bad_alloc&) {
+      item_over(s.lane, s.ticket);
+      throw;
     }
-    if (!begin_store(o.block, o.first)) store_done(1);
+    if (how == Begun::kOver) item_over(s.lane, s.ticket);
   }
   return true;
 }
 
 // The chain above a block that is not on disk either comes first: a tail alone cannot be found.
-// True: its parents were put in front of the queue, and it behind them.
-bool Mover::queue_parents(kvshm_handle h) {
+// True: its parents were put in front, and it behind them.
+bool Mover::queue_parents(const Store& s) {
   Arena& a = t_.g2;
   std::vector<kvshm_handle> up;
-  std::uint32_t x = h.id;
+  std::uint32_t x = s.block.id;
   while (up.size() < kParents) {
     const std::uint32_t p = a.hot[x].parent.load(std::memory_order_relaxed);
     if (p == kNone || !a.in_range(p) || !is_child(a, x, p)) break;
@@ -119,61 +98,70 @@ bool Mover::queue_parents(kvshm_handle h) {
     x = p;
   }
   if (up.empty()) return false;
-  std::lock_guard<std::mutex> lock(mutex_);
   // Once: one of them may be refused, and all behind it then, too.
-  offers_.push_front({h, false});
-  for (const kvshm_handle& p : up) offers_.push_front({p, false});
-  stores_left_ += std::uint32_t(up.size()) + 1;
+  Store behind = s;
+  behind.first = false;
+  todo_.push_front(behind);
+  for (const kvshm_handle& p : up) todo_.push_front({p, false});
   return true;
 }
 
-bool Mover::begin_store(kvshm_handle h, bool first) {
+Begun Mover::begin_store(Store& s) {
   Arena& a = t_.g2;
   Arena& image = *t_.image;
+  const kvshm_handle h = s.block;
   if (!hold_source(a, h)) {
     a.count(kStat_tier_dropped_total);
-    return false;
+    return Begun::kOver;
   }
   const Key key = a.hot[h.id].load_key();
   FillSpec spec;
   spec.priority = priority_now(a, h.id);
   if (spec.priority >= kPinnedPriority) spec.priority = kPinnedPriority - 1;
-  bool present = peek(image, key) != 0;
-  if (!present) {
+  unsigned there = peek(image, key);
+  if (!there) {
     const std::uint32_t p = a.hot[h.id].parent.load(std::memory_order_relaxed);
     if (p != kNone && a.in_range(p) && is_child(a, h.id, p)) {
       const Found up = lookup(image, a.hot[p].load_key(), false);
       if (up.how == Take::kHeld) give_back(image, up.id);
       if (up.how == Take::kMiss) {
-        if (!first || !queue_parents(h)) a.count(kStat_tier_dropped_total);
+        const bool behind = s.first && queue_parents(s);
+        if (!behind) a.count(kStat_tier_dropped_total);
         give_back(a, h.id);
-        return false;
+        return behind ? Begun::kLater : Begun::kOver;
       }
       if (up.how != Take::kOver)
         spec.parent = {image.hot[up.id].seq.load(std::memory_order_relaxed), up.id, 0};
     }
   }
   kvshm_handle slot{0, kNone, 0};
-  if (!present) {
+  if (!there) {
     std::uint8_t st = KVSHM_ST_NONE;
     kvshm_key k;
     key.store(k);
     if (allocate(image, 1, &k, spec, &slot, &st, nullptr)) {
       a.count(kStat_tier_dropped_total);
       give_back(a, h.id);
-      return false;
+      return Begun::kOver;
     }
     if (st != KVSHM_ST_ANNOUNCED) {  // another process is writing it
-      present = st == KVSHM_ST_EXISTS || st == KVSHM_ST_PENDING;
-      if (!present) a.count(kStat_tier_dropped_total);
+      there = st == KVSHM_ST_EXISTS ? kThere : st == KVSHM_ST_PENDING ? kComing : 0;
+      if (!there) a.count(kStat_tier_dropped_total);
       give_back(image, slot.id);
       slot.seq = 0;
     }
   }
+  // A predecessor that died had begun it: its slot comes back when the kernel has landed the write.
+  if (there == kComing && s.again_until > now_ms()) {
+    give_back(a, h.id);
+    later_.push_back(s);
+    return Begun::kLater;
+  }
+  const bool present = there != 0;
   if (!slot.seq) {
     if (present) a.count(kStat_tier_present_total);
     give_back(a, h.id);
-    return false;
+    return Begun::kOver;
   }
   store_record(image, slot.id, Record{});  // before its data is overwritten
   auto op = std::make_unique<Op>();
@@ -181,12 +169,14 @@ bool Mover::begin_store(kvshm_handle h, bool first) {
   op->memory = h;
   op->slot = slot;
   op->key = key;
+  op->lane = s.lane;
+  op->ticket = s.ticket;
   const std::byte* data = a.data + std::uint64_t(h.id) * a.block_bytes;
   if (!aim(*op)) {
     a.count(kStat_tier_dropped_total);
     give_back(image, slot.id);
     give_back(a, h.id);
-    return false;
+    return Begun::kOver;
   }
   Record& r = op->record;
   key.store(reinterpret_cast<std::uint8_t*>(r.key));
@@ -199,7 +189,7 @@ bool Mover::begin_store(kvshm_handle h, bool first) {
   r.self = self_check(r, slot.id);
   stores_flying_++;
   ready_writes_.push_back(std::move(op));
-  return true;
+  return Begun::kYes;
 }
 
 void Mover::end_store(Op& op) {
@@ -211,6 +201,7 @@ void Mover::end_store(Op& op) {
     store_record(*t_.image, op.slot.id, op.record);
     if (written_.empty()) written_since_ = now_ms();
     written_.push_back(op.slot);
+    if (op.lane != kNoLane) owed_[op.slot.id] = {op.lane, op.ticket};
     return;
   }
   a.count(kStat_tier_store_failed_total);
@@ -228,7 +219,7 @@ void Mover::end_store(Op& op) {
     log_line(KVSHM_LOG_WARN, "tier of arena %s: write: %s", a.name.c_str(), std::strerror(-op.rc));
     give_back(*t_.image, op.slot.id);
   }
-  store_done(1);
+  item_over(op.lane, op.ticket);
 }
 
 // There is room again, or an end.
@@ -340,18 +331,19 @@ void Mover::end_page(OpPtr op) {
 
 void Mover::publish(const std::vector<kvshm_handle>& slots, bool well) {
   Arena& image = *t_.image;
-  std::uint32_t good = 0;
   for (const kvshm_handle& h : slots) {
     kvshm_handle out;
     std::uint8_t result = KVSHM_ST_NONE;
     const Key key = image.hot[h.id].load_key();
-    if (well && register_block(image, h, key, KVSHM_ALLOW, &out, &result) == 0) good++;
+    const bool good = well && register_block(image, h, key, KVSHM_ALLOW, &out, &result) == 0;
+    t_.g2.count(good ? kStat_tier_stored_total : kStat_tier_store_failed_total);
     Ticks ticks(image);
     leave_fill(image, h, ticks);  // the hold that it has become, or the fill
+    const auto owed = owed_.find(h.id);
+    if (owed == owed_.end()) continue;
+    item_over(owed->second.lane, owed->second.ticket);
+    owed_.erase(owed);
   }
-  t_.g2.count(kStat_tier_stored_total, good);
-  t_.g2.count(kStat_tier_store_failed_total, slots.size() - good);
-  store_done(std::uint32_t(slots.size()));
 }
 
 }  // namespace kvshm::tier

@@ -11,11 +11,13 @@
 #include "device/guard.hpp"
 #include "tier/gds.hpp"
 #include "tier/mover.hpp"
+#include "tier/offer.hpp"
 
 namespace kvshm::tier {
 namespace {
 constexpr std::int64_t kOwnMs = 3000;
-constexpr std::uint32_t kQueue = 1024, kDeadlineMs = 5000;
+constexpr std::uint32_t kQueue = 1024, kDeadlineMs = 5000, kAgeMs = 1000, kLow = 250, kStores = 16;
+constexpr std::uint64_t kGather = 64 << 20;
 // The file is about to be adopted: an image that is not new was of another one.
 int forget_other_file(Arena& image, const char* name) {
   TierNote& note = image.sb->tier;
@@ -48,7 +50,14 @@ int Tier::open(Arena& a, const kvshm_tier_options& o, std::unique_ptr<Tier>* out
                 o.admit,
                 o.queue ? o.queue : kQueue,
                 o.deadline_ms ? o.deadline_ms : kDeadlineMs,
-                o.min_speed};
+                o.min_speed,
+                o.gather ? o.gather : kGather,
+                o.age_ms ? o.age_ms : kAgeMs,
+                o.low ? o.low : kLow,
+                o.mover,
+                o.stores ? o.stores : kStores,
+                o.min_prefix,
+                o.min_priority};
   if (int rc = t->files.open(o, a.block_bytes, a.path.c_str())) return rc;
   if (int rc = open_image(a, t->files.shape().slots, &t->image)) return rc;
   Arena& image = *t->image;
@@ -100,7 +109,9 @@ bool Tier::serving() const {
 
 bool Tier::may_load() { return serving() && !(options.min_speed && mover->too_slow()); }
 
-std::uint32_t Tier::offer(const kvshm_handle* h, std::uint32_t n) { return mover->offer(h, n); }
+std::uint32_t Tier::offer(const kvshm_handle* h, std::uint32_t n, bool asked) {
+  return tier::offer(g2, this, h, n, asked);
+}
 
 int Tier::drain(std::uint32_t timeout_ms) {
   const int rc = mover->drain(now_ms() + timeout_ms);
@@ -135,6 +146,13 @@ std::int64_t Tier::clear(std::uint32_t timeout_ms) {
 
 void Tier::describe(kvshm_tier* out) const {
   mover->describe(out);
+  for (unsigned lane = 0; lane < kFetch; lane++) out->queued += std::uint32_t(waiting(g2, lane));
+  out->fetching = std::uint32_t(waiting(g2, kFetch));
+  const std::uint32_t who = g2.queues->mover.slot.load(std::memory_order_relaxed);
+  if (who && who <= kSlots && g2.slots[who - 1].used.load(std::memory_order_relaxed)) {
+    out->mover = who - 1 == g2.slot ? 1 : 2;
+    out->mover_pid = std::uint32_t(g2.slots[who - 1].pid);
+  }
   const Shape& g = files.shape();
   out->direct = files.direct();
   out->files = g.files;

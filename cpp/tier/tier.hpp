@@ -1,7 +1,9 @@
 // One attachment's tier: the files, the image of their slots, and the thread that moves blocks.
 //
-//   register ──► offer ──► queue ──► mover ──► write data ──► write record page ──► slot READY
-//   match_load ──► slot held, block FILLING ──► mover ──► read ──► check ──► block READY
+//   register ──► offer ──► lanes in the arena ──► the elected process's mover ──► write data
+//                                                  ──► write record page ──► slot READY
+//   match_load ──► slot held, block FILLING ──► own mover ──► read ──► check ──► block READY
+//   prefetch ──► lane in the arena ──► the elected process's mover ──► the same
 //
 // Invariants
 //   T1  a slot's data and record are written only by who fills the slot, its record cleared first
@@ -33,7 +35,8 @@ constexpr bool unchecked() { return false; }
 
 struct Options {
   std::uint32_t engine = 0, sync = 0, write = 0, admit = 0, queue = 1024, deadline_ms = 5000;
-  std::uint64_t min_speed = 0;
+  std::uint64_t min_speed = 0, gather = 64 << 20;
+  std::uint32_t age_ms = 1000, low = 250, mover = 0, stores = 16, min_prefix = 0, min_priority = 0;
 };
 
 struct Tier {
@@ -47,9 +50,15 @@ struct Tier {
 
   bool serving() const;  // look-ups may find, and load
   bool may_load();       // the same, but for a slow tier one try now and then
-  // Any thread. READY blocks, weakly; how many were queued.
-  std::uint32_t offer(const kvshm_handle* h, std::uint32_t n);
-  bool writes_through() const { return options.write == KVSHM_TIER_WRITE_THROUGH; }
+  // Any thread. READY blocks, weakly; how many were queued. asked: before what goes by itself.
+  std::uint32_t offer(const kvshm_handle* h, std::uint32_t n, bool asked);
+  // Of what this handle has offered: one past the last ticket of each lane, for drain().
+  void remember(unsigned lane, std::uint64_t ticket) {
+    std::uint64_t was = mine[lane].load(std::memory_order_relaxed);
+    while (was <= ticket &&
+           !mine[lane].compare_exchange_weak(was, ticket + 1, std::memory_order_relaxed)) {
+    }
+  }
   int drain(std::uint32_t timeout_ms);
   std::int64_t clear(std::uint32_t timeout_ms);
   void describe(kvshm_tier* out) const;
@@ -59,6 +68,7 @@ struct Tier {
   Files files;
   Options options;
   std::unique_ptr<Mover> mover;
+  std::atomic<std::uint64_t> mine[kLanes] = {};  // see remember(); relaxed: of this process alone
   std::mutex gds_mutex;
   std::unique_ptr<Gds> gds_owner;  // under gds_mutex
   std::atomic<Gds*> gds{nullptr};  // the same, for calls: acquire, of the one release store

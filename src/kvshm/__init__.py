@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         TenantInfo,
         TierInfo,
         TierState,
+        TierStatus,
     )
     from kvshm.views import View
 
@@ -102,7 +103,8 @@ _HOME = {
     "kvshm.objects": "Object ObjectFill",
     "kvshm.records":
         "NONE ArenaInfo BlockInfo Broken DeviceInfo DeviceRange DeviceState Handle LoadState "
-        "Presence ProcessInfo ReapReport State Stats Status TenantInfo TierInfo TierState",
+        "Presence ProcessInfo ReapReport State Stats Status TenantInfo TierInfo TierState "
+        "TierStatus",
     "kvshm.views": "View",
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
@@ -184,6 +186,7 @@ __all__ = [
     "TenantInfo",
     "TierInfo",
     "TierState",
+    "TierStatus",
     "TimedOut",
     "TooLarge",
     "Unsupported",

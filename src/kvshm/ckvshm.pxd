@@ -37,7 +37,8 @@ cdef extern from "kvshm.h" nogil:
     const uint64_t KVSHM_NO_BUDGET, KVSHM_FOR_GOOD
     int KVSHM_LOG_DEBUG, KVSHM_LOG_INFO, KVSHM_LOG_WARN, KVSHM_LOG_ERROR
     int KVSHM_TIER_FILES, KVSHM_TIER_AUTO, KVSHM_TIER_URING, KVSHM_TIER_THREADS
-    int KVSHM_TIER_WRITE_THROUGH, KVSHM_TIER_WRITE_OFF
+    int KVSHM_TIER_WRITE_THROUGH, KVSHM_TIER_WRITE_OFF, KVSHM_TIER_WRITE_LAZY
+    int KVSHM_TIER_WRITE_WATERMARK, KVSHM_TIER_WRITE_RELEASE, KVSHM_TIER_WRITE_IDLE
     int KVSHM_TIER_NONE, KVSHM_TIER_REBUILDING, KVSHM_TIER_OK, KVSHM_TIER_NO_SPACE
     int KVSHM_TIER_STALLED, KVSHM_TIER_FAILED, KVSHM_TIER_SLOW
     int KVSHM_LD_NONE, KVSHM_LD_MEMORY, KVSHM_LD_LOADING, KVSHM_LD_AWAITED, KVSHM_LD_LOADED
@@ -280,13 +281,14 @@ cdef extern from "kvshm.h" nogil:
         size_t size
         const char *const *paths
         uint32_t npaths, engine, direct, sync, write, admit, queue, deadline_ms
-        uint64_t bytes, min_speed
+        uint64_t bytes, min_speed, gather
+        uint32_t age_ms, low, mover, stores, min_prefix, min_priority
 
     ctypedef struct kvshm_tier:
         size_t size
         uint32_t state, engine, direct, files
         uint64_t slots, slot_bytes, slots_ready, rebuild_done, rebuild_total
-        uint32_t queued, in_flight, align, registered
+        uint32_t queued, in_flight, align, registered, mover, mover_pid, fetching
         uint64_t read_speed
         char image[64]
         char why[256]
@@ -297,7 +299,11 @@ cdef extern from "kvshm.h" nogil:
     const char *kvshm_tier_state_name(uint32_t state)
     const char *kvshm_tier_engine_name(uint32_t engine)
     int64_t kvshm_tier_store(kvshm_arena *a, const kvshm_handle *h, uint32_t n)
+    int64_t kvshm_tier_cancel(kvshm_arena *a, const kvshm_handle *h, uint32_t n)
+    int kvshm_tier_flush(kvshm_arena *a)
     int kvshm_tier_drain(kvshm_arena *a, uint32_t timeout_ms)
+    int64_t kvshm_prefetch(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys)
+    int kvshm_tier_status(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys, uint8_t *status)
     int64_t kvshm_tier_clear(kvshm_arena *a, uint32_t timeout_ms)
 
     ctypedef struct kvshm_load:

@@ -83,10 +83,16 @@ cdef class Arena(Attachment):
         to be read back. tier_options, a dict: engine "auto", "io_uring" or "threads"; direct, past
         the page cache, "auto", "require" or "off"; sync=True: a block found on disk survives a
         power cut (else it may be a miss after one); write "through" (each block that this process
-        registers goes down) or "off" (see tier_store); admit: offers of a key before it is written;
-        queue: blocks that may wait to be written; deadline: seconds after which a transfer counts
-        as stalled; min_speed: bytes a second, or text like "800MiB", that computing the blocks anew
-        would make: a slower tier is not loaded from.
+        registers goes down), "lazy" (gathered: until `gather` bytes, 64 MiB, wait, or the oldest
+        `age` seconds, 1, or tier_flush()), "idle" (gathered until tier_flush()), "release" (when it
+        is given back), "watermark" (while less than the share `low`, 0.25, of the blocks is free:
+        what would be evicted next), or "off" (see tier_store); mover "auto" (this process moves
+        blocks for all when it is elected) or "off" (never; somebody else must, `kvshm agent`);
+        admit: offers of a key before it is written; min_prefix, min_priority: blocks nearer to the
+        head of their chain, or of a lower priority, are not written for their own sake; queue:
+        blocks that may wait to be written; stores: that may be written at once, 16; deadline:
+        seconds after which a transfer counts as stalled; min_speed: bytes a second, or text like
+        "800MiB", that computing the blocks anew would make: a slower tier is not loaded from.
 
         Raises IdentityMismatch, LayoutMismatch (also another block size, or what is no tier file),
         ArenaNotReady, NoSlot, NoSpace (the mount or the disk is too small), Busy (the file belongs
@@ -449,13 +455,32 @@ cdef class Arena(Attachment):
     def tier_store(self, handles):
         """Offer blocks to the tier: a Lease, a Handle, several, or an array of them. They need not
         be held; one that is evicted before its turn is dropped, and one that is on disk by then is
-        not written again. Returns how many were queued: the others were not admitted, or found the
-        queue full."""
+        not written again. They go before what goes down by itself. Returns how many were queued:
+        the others found the queue full."""
         return tier_of.store(self, handles)
 
+    def tier_cancel(self, handles):
+        """Take offers of these blocks back, whoever made them, that are not begun; how many. What is
+        begun is ended, and its block stays as it is until then."""
+        return tier_of.cancel(self, handles)
+
+    def tier_flush(self):
+        """What was gathered is due: this engine is about to idle. Never waits."""
+        tier_of.flush(self)
+
+    def prefetch(self, keys):
+        """Ask for keys to be brought from the disk into memory by whoever moves blocks, after the
+        loads that somebody waits for. Nothing is held, nothing waits; how many were queued. Without
+        a tier in any process nothing comes of it."""
+        return tier_of.prefetch(self, keys)
+
+    def tier_status(self, keys):
+        """A kvshm.TierStatus for each key, uint8: what became of an offer."""
+        return tier_of.status(self, keys)
+
     def tier_drain(self, timeout):
-        """Until all that this process has queued is written or dropped: True; False after `timeout`
-        seconds."""
+        """Flush, and until all that this process has queued is written or dropped, by whichever
+        process moves: True; False after `timeout` seconds, also where nobody moves."""
         return tier_of.drain(self, timeout)
 
     def tier_clear(self, timeout=10.0):

@@ -68,6 +68,14 @@ class TierState(IntEnum):
     SLOW = 6
 
 
+class TierStatus(IntEnum):
+    """Where the disk stands with a key. NONE: not there; it may wait in a queue."""
+
+    NONE = 0
+    WRITING = 1
+    STORED = 2
+
+
 class State(IntEnum):
     """State of a block word."""
 
@@ -208,9 +216,12 @@ class TierInfo(NamedTuple):
     engine: "io_uring" or "threads". direct: past the page cache. why: of the engine, of buffered
     transfers, or what is wrong; "" = all as wished. files, path: how many, with ":" between them.
     image: the arena of its slots, for `kvshm stat` and `kvshm verify`. ready: slots that hold a
-    block. rebuild_done of rebuild_total slots have been looked at. queued, in_flight: blocks of
-    this process. align: of offsets in the file. registered: the arena is, as buffers of the ring.
-    read_speed: bytes a second of its loads of late; 0 = not known yet.
+    block. rebuild_done of rebuild_total slots have been looked at. queued: blocks of all processes
+    that wait to be written, or are being; fetching: keys asked for ahead that wait. in_flight:
+    transfers of this process. align: of offsets in the file. registered: the arena is, as buffers
+    of the ring. read_speed: bytes a second of its loads of late; 0 = not known yet. mover: "this"
+    if this process moves for all, "other" if another one does, "" if nobody does; mover_pid: its
+    process, 0 = nobody's.
     """
 
     state: int
@@ -230,6 +241,9 @@ class TierInfo(NamedTuple):
     align: int
     registered: bool
     read_speed: int
+    mover: str
+    mover_pid: int
+    fetching: int
 
 
 class ArenaInfo(NamedTuple):

@@ -11,11 +11,17 @@ from libc.stdint cimport int64_t, uint32_t
 from kvshm.attach cimport Attachment
 from kvshm.ckvshm cimport (KVSHM_AUTO, KVSHM_OFF, KVSHM_REQUIRE, KVSHM_TIER_AUTO,
                            KVSHM_TIER_FILES, KVSHM_TIER_THREADS, KVSHM_TIER_URING,
-                           KVSHM_TIER_WRITE_OFF, KVSHM_TIER_WRITE_THROUGH, kvshm_get_tier,
-                           kvshm_tier, kvshm_tier_clear, kvshm_tier_drain,
-                           kvshm_tier_engine_name, kvshm_tier_open, kvshm_tier_options,
-                           kvshm_tier_options_init, kvshm_tier_store)
-from kvshm.convert cimport (Handles, as_handles, as_ms, as_number, as_size, deadline_in, fail, now)
+                           KVSHM_TIER_WRITE_IDLE, KVSHM_TIER_WRITE_LAZY, KVSHM_TIER_WRITE_OFF,
+                           KVSHM_TIER_WRITE_RELEASE, KVSHM_TIER_WRITE_THROUGH,
+                           KVSHM_TIER_WRITE_WATERMARK, kvshm_get_tier, kvshm_prefetch,
+                           kvshm_tier, kvshm_tier_cancel, kvshm_tier_clear, kvshm_tier_drain,
+                           kvshm_tier_engine_name, kvshm_tier_flush, kvshm_tier_open,
+                           kvshm_tier_options, kvshm_tier_options_init, kvshm_tier_status,
+                           kvshm_tier_store)
+from kvshm.convert cimport (Bytes, Handles, Keys, as_bytes, as_handles, as_keys, as_ms, as_number,
+                            as_size, deadline_in, fail, now)
+
+import numpy as np
 
 from kvshm.errors import InvalidArgument
 from kvshm.lease import Lease
@@ -26,9 +32,14 @@ _CHOICES = {
     "engine": {"auto": KVSHM_TIER_AUTO, "io_uring": KVSHM_TIER_URING,
                "threads": KVSHM_TIER_THREADS},
     "direct": {"auto": KVSHM_AUTO, "require": KVSHM_REQUIRE, "off": KVSHM_OFF},
-    "write": {"through": KVSHM_TIER_WRITE_THROUGH, "off": KVSHM_TIER_WRITE_OFF},
+    "write": {"through": KVSHM_TIER_WRITE_THROUGH, "lazy": KVSHM_TIER_WRITE_LAZY,
+              "watermark": KVSHM_TIER_WRITE_WATERMARK, "release": KVSHM_TIER_WRITE_RELEASE,
+              "idle": KVSHM_TIER_WRITE_IDLE, "off": KVSHM_TIER_WRITE_OFF},
+    "mover": {"auto": KVSHM_AUTO, "off": KVSHM_OFF},
 }
-_NAMES = (*_CHOICES, "sync", "admit", "queue", "deadline", "min_speed")
+_NAMES = (*_CHOICES, "sync", "admit", "queue", "deadline", "min_speed", "gather", "age", "low",
+          "stores", "min_prefix", "min_priority")
+_MOVERS = "", "this", "other"
 
 
 @cython.final
@@ -62,14 +73,24 @@ cdef class TierOptions:
             if name not in _NAMES:
                 raise InvalidArgument(f"tier_options: no option {name!r}; there are "
                                       f"{', '.join(_NAMES)}{suggestion(name, _NAMES)}")
-        given = {"engine": "auto", "direct": "auto", "write": "through"} | options
+        given = {"engine": "auto", "direct": "auto", "write": "through", "mover": "auto"} | options
         self.c.engine = _choice(given, "engine")
         self.c.direct = _choice(given, "direct")
         self.c.write = _choice(given, "write")
+        self.c.mover = _choice(given, "mover")
         self.c.sync = bool(given.get("sync", False))
         self.c.admit = as_number(given.get("admit", 1), "tier admit")
         self.c.queue = as_number(given.get("queue", 0), "tier queue")
         self.c.min_speed = as_size(given.get("min_speed", 0), "tier min_speed")
+        self.c.gather = as_size(given.get("gather", 0), "tier gather")
+        self.c.age_ms = as_number(as_ms(given.get("age"), "tier age"), "tier age, milliseconds")
+        low = given.get("low", 0)
+        if not isinstance(low, (int, float)) or not 0 <= low <= 1:
+            raise InvalidArgument(f"tier low: expected a share from 0 to 1, got {low!r}")
+        self.c.low = <uint32_t>round(low * 1000)
+        self.c.stores = as_number(given.get("stores", 0), "tier stores")
+        self.c.min_prefix = as_number(given.get("min_prefix", 0), "tier min_prefix")
+        self.c.min_priority = as_number(given.get("min_priority", 0), "tier min_priority")
         self.c.deadline_ms = as_number(as_ms(given.get("deadline"), "tier deadline"),
                                        "tier deadline, milliseconds")
 
@@ -117,7 +138,8 @@ def describe(Attachment arena):
         path=t.path.decode("utf-8", "surrogateescape"), image=t.image.decode(), slots=t.slots,
         slot_bytes=t.slot_bytes, ready=t.slots_ready, rebuild_done=t.rebuild_done,
         rebuild_total=t.rebuild_total, queued=t.queued, in_flight=t.in_flight, align=t.align,
-        registered=bool(t.registered), read_speed=t.read_speed)
+        registered=bool(t.registered), read_speed=t.read_speed,
+        mover=_MOVERS[t.mover], mover_pid=t.mover_pid, fetching=t.fetching)
 
 
 def store(Attachment arena, handles):
@@ -132,6 +154,52 @@ def store(Attachment arena, handles):
     if n < 0:
         fail(n, f"offer {wanted.n} blocks to the tier")
     return n
+
+
+def cancel(Attachment arena, handles):
+    cdef Handles wanted
+    cdef int64_t n
+    arena.alive()
+    if isinstance(handles, Lease):
+        handles = [h for h in handles.handles if h is not None]
+    wanted = as_handles(handles)
+    with nogil:
+        n = kvshm_tier_cancel(arena.ptr, wanted.ptr, wanted.n)
+    if n < 0:
+        fail(n, f"take back the offers of {wanted.n} blocks")
+    return n
+
+
+def flush(Attachment arena):
+    arena.alive()
+    rc = kvshm_tier_flush(arena.ptr)
+    if rc < 0:
+        fail(rc, "flush the tier")
+
+
+def prefetch(Attachment arena, keys):
+    cdef Keys wanted = as_keys(keys)
+    cdef int64_t n
+    arena.alive()
+    with nogil:
+        n = kvshm_prefetch(arena.ptr, wanted.ptr, wanted.n)
+    if n < 0:
+        fail(n, f"prefetch {wanted.n} keys")
+    return n
+
+
+def status(Attachment arena, keys):
+    cdef Keys wanted = as_keys(keys)
+    cdef Bytes out
+    cdef int rc
+    arena.alive()
+    found = np.zeros(wanted.n, np.uint8)
+    out = as_bytes(found, True)
+    with nogil:
+        rc = kvshm_tier_status(arena.ptr, wanted.ptr, wanted.n, out.ptr)
+    if rc < 0:
+        fail(rc, f"tier status of {wanted.n} keys")
+    return found
 
 
 def drain(Attachment arena, timeout):

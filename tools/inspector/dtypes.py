@@ -46,9 +46,9 @@ SUPERBLOCK = _record(layout.SUPERBLOCK, [
     ("space", "<u4", 128),
     ("tick", "<u4", 192), ("aged_at", "<u4", 256), ("marks_head", "<u8", 264),
     ("marks_tail", "<u8", 272), ("events_head", "<u8", 280), ("geometry", GEOMETRY, 320),
-    ("fingerprint", "V16", 472), ("raw", "<u4", 488), ("numa", "<i4", 492),
-    ("identity_length", "<u4", 496),
-    ("name", "S64", 500), ("identity", "S1024", 564), ("policy", POLICY, layout.POLICY_AT),
+    ("fingerprint", "V16", 480), ("raw", "<u4", 496), ("numa", "<i4", 500),
+    ("identity_length", "<u4", 504),
+    ("name", "S64", 508), ("identity", "S1024", layout.IDENTITY_AT), ("policy", POLICY, layout.POLICY_AT),
     ("charged_group", "S256", 1728), ("foreign", FOREIGN, 1984),
     ("epochs", "<u8", 3040, (layout.SLOTS,)), ("pinned", "<u8", 3456),
     ("recounted_at", "<u8", 3464), ("tier", TIER, layout.TIER_AT)])
@@ -56,6 +56,13 @@ SUPERBLOCK = _record(layout.SUPERBLOCK, [
 TENANT = _record(layout.TENANT, [
     ("name_hash", "<u8", 0), ("quota", "<u8", 8), ("used", "<i8", 16), ("weight", "<u4", 24),
     ("name", "S32", 32)])
+
+MOVER = _record(layout.MOVER, [("rule", "<u4", 0), ("slot", "<u4", 4)])
+
+LANE = _record(layout.LANE, [
+    ("tail", "<u8", 0), ("head", "<u8", 64), ("done", "<u8", 72), ("due", "<u8", 80)])
+
+LANE_ENTRY = np.dtype([("what", "<u8", (2,)), ("state", "<u8"), ("turn", "<u8")])
 
 GHOST = np.dtype([("tag", "<u8"), ("gone", "<u8")])
 

@@ -15,15 +15,18 @@ SLOTS = 48
 REGION_BLOCKS = 4096
 LEASE_LINES, TOUCH_RING, HISTOGRAMS, BUCKETS = 1024, 2048, 8, 64
 TENANTS, MARKS, EVENTS, WAYS, STAT_ROOM = 256, 8192, 4096, 8, 64
+LANES, LANE_ROOM = 4, 2048
 
 # Bytes of each record. Their fields stand in dtypes.py.
 SUPERBLOCK, SLOT, HOT, COLD, POLICY = 4096, 37568, 64, 64, 128
-TENANT, MARK, EVENT, GHOST, USES, FOREIGN = 64, 16, 64, 16, 64, 1056
+TENANT, MARK, EVENT, QUEUES, GHOST, USES, FOREIGN = 64, 16, 64, 16, 64, 1056
 SHADOW_HEADER, SHADOWS, SHADOW_WAYS = 512, 5, 32
 TIER, TIER_LINE = 544, 64
+LANE, LANE_ENTRY, MOVER = 128, 32, 64
+QUEUES = MOVER + LANES * (LANE + LANE_ROOM * LANE_ENTRY)
 TIER_AT = 3520
 TIER_PATH_AT = TIER_AT + 32
-POLICY_AT, IDENTITY_AT, STATS_AT, LEASES_AT = 1600, 564, 192, 4800
+POLICY_AT, IDENTITY_AT, STATS_AT, LEASES_AT = 1600, 572, 192, 4800
 
 # Flags of the policy table.
 POLICY_FLAGS = ("second_chance", "memory", "sketch", "once", "leaf_queue", "queues", "touches")
@@ -65,6 +68,7 @@ class Geometry(NamedTuple):
     tenants_off: int
     marks_off: int
     events_off: int
+    queues_off: int
     data_off: int
     region_words: int
 
@@ -113,7 +117,7 @@ def geometry(block_bytes: int, blocks: int, page: int, size: int = 0) -> Geometr
     sections = [SLOT * SLOTS, region_words * 8 * SLOTS, blocks * HOT, blocks * COLD,
                 buckets * WAYS * 8, _up(_up(blocks, 64) // 64, 64) * 8, region_words * 8,
                 ghost_places(blocks) * GHOST, uses_lines(blocks) * USES, shadow_bytes(blocks),
-                TENANTS * TENANT, MARKS * MARK, EVENTS * EVENT]
+                TENANTS * TENANT, MARKS * MARK, EVENTS * EVENT, QUEUES]
     at, offsets = SUPERBLOCK, []
     for length in sections:
         offsets.append(at)
@@ -136,13 +140,13 @@ def block_metadata_bytes(g: Geometry) -> int:
 
 def fixed_bytes(g: Geometry) -> int:
     """All other metadata: superblock, slots, tables; not the gap that aligns the data."""
-    return _up(g.events_off + EVENTS * EVENT, PAGE) - block_metadata_bytes(g)
+    return _up(g.queues_off + QUEUES, PAGE) - block_metadata_bytes(g)
 
 
 def layout_hash() -> int:
     """FNV-1a, one step a 64-bit number, over the sizes and constants of this layout."""
     facts = [LAYOUT, SLOTS, SUPERBLOCK, SLOT, HOT, COLD, len(Geometry._fields) * 8, POLICY, TENANT,
-             MARK, EVENT, GHOST, USES, SHADOW_HEADER, SHADOWS, SHADOW_WAYS, REGION_BLOCKS,
+             MARK, EVENT, QUEUES, GHOST, USES, SHADOW_HEADER, SHADOWS, SHADOW_WAYS, REGION_BLOCKS,
              LEASE_LINES, TOUCH_RING, HISTOGRAMS * BUCKETS, WAYS, TENANTS, MARKS, EVENTS, STAT_ROOM,
              POLICY_AT, IDENTITY_AT, STATS_AT, LEASES_AT]
     h = 1469598103934665603
