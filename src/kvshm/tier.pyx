@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 cimport cython
 from libc.errno cimport ENOENT
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from kvshm.attach cimport Attachment
 from kvshm.ckvshm cimport (KVSHM_AUTO, KVSHM_OFF, KVSHM_REQUIRE, KVSHM_TIER_AUTO,
@@ -196,7 +196,7 @@ def status(Attachment arena, keys):
     found = np.zeros(wanted.n, np.uint8)
     out = as_bytes(found, True)
     with nogil:
-        rc = kvshm_tier_status(arena.ptr, wanted.ptr, wanted.n, out.ptr)
+        rc = kvshm_tier_status(arena.ptr, wanted.ptr, wanted.n, <uint8_t *>out.ptr)
     if rc < 0:
         fail(rc, f"tier status of {wanted.n} keys")
     return found
