@@ -74,7 +74,7 @@ def right(lease, wanted):
     ({"tier": "x", "tier_options": {"engin": "auto"}}, "did you mean 'engine'"),
     ({"tier": "x", "tier_options": {"engine": "aio"}}, "auto, io_uring, threads"),
     ({"tier": "x", "tier_options": {"direct": True}}, "auto, require, off"),
-    ({"tier": "x", "tier_options": {"write": "back"}}, "through, off"),
+    ({"tier": "x", "tier_options": {"write": "back"}}, "through, lazy"),
     ({"tier": "x", "tier_options": {"admit": 1.5}}, "admit"),
     ({"tier": "x", "tier_options": {"deadline": -1}}, "deadline"),
     ({"tier": "x", "tier_options": {"min_speed": "fast"}}, "min_speed"),
@@ -508,3 +508,44 @@ def test_s23_what_lookup_promised_load_delivers(tiered, worker, path):
     arena.tier_clear()
     with arena.match(wanted, load=True) as lease:
         assert lease.promised == 0
+
+
+def test_queues_as_python_sees_them(new_name, tmp_path):
+    """Offered by one that does not move, moved by another one; taken back, flushed, asked ahead."""
+    name, path = new_name(), str(tmp_path / "file.kvtier")
+    offers = kvshm.Arena.open(name, blocks=32, block_bytes=4096, tier=path, tier_size="1MiB",
+                              tier_options={"mover": "off", "write": "lazy", "age": 60})
+    wanted = keys(8)
+    held = store(offers, wanted)
+    assert offers.tier.mover == "" and offers.tier.queued == 8
+    assert offers.tier_drain(0.05) is False  # nobody moves
+    assert offers.tier_cancel(held.handles[6:]) == 2
+    assert offers.tier_cancel(held.handles[6:]) == 0
+    moves = kvshm.Arena.open(name, blocks=32, block_bytes=4096, tier=path,
+                             tier_options={"write": "lazy", "age": 60})
+    assert offers.tier_drain(20)
+    assert list(offers.tier_status(wanted)) == [kvshm.TierStatus.STORED] * 6 + [0] * 2
+    told = offers.tier
+    assert (told.mover, told.mover_pid, told.queued) == ("other", os.getpid(), 0)
+    assert moves.tier.mover == "this"
+    held.release()
+    assert offers.clear() == 8
+    assert offers.prefetch(wanted) == 8
+    deadline = time.monotonic() + 20
+    while sum(offers.presence(wanted) & 1) < 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sum(offers.presence(wanted) & 1) == 6
+    assert offers.stats().tier_prefetched_total == 6
+    assert offers.stats().tier_cancelled_total == 2
+    moves.close()
+    offers.close()
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"low": 1.5}, "share from 0 to 1"), ({"low": "few"}, "share"), ({"mover": "on"}, "auto, off"),
+    ({"gather": "lots"}, "gather"), ({"age": -1}, "age"), ({"queue": 5000}, "queue 0-2048")],
+    ids=str)
+def test_options_of_the_queues(new_name, tmp_path, options, words):
+    with pytest.raises(kvshm.InvalidArgument, match=words):
+        kvshm.Arena.open(new_name(), blocks=4, block_bytes=4096, tier=str(tmp_path / "f"),
+                         tier_size="1MiB", tier_options=options)
