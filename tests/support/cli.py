@@ -77,6 +77,8 @@ class Copy:
         self.index = section(g.index_off, "<u8", g.buckets * layout.WAYS)
         self.free_map = section(g.free_off, "<u8", (g.blocks + 63) // 64)
         self.summary = section(g.summary_off, "<u8", g.region_words)
+        self.mover = section(g.queues_off, dtypes.MOVER, 1)
+        self.lanes = section(g.queues_off + layout.MOVER, dtypes.LANE, layout.LANES)
         self.ghosts = section(g.ghost_off, dtypes.GHOST, layout.ghost_places(g.blocks))
 
     def cli(self, verb: str, *argv: object) -> Outcome:

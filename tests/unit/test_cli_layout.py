@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 RECORDS = {"Superblock": dtypes.SUPERBLOCK, "SlotRecord": dtypes.SLOT, "Hot": dtypes.HOT,
            "Cold": dtypes.COLD, "PolicyTable": dtypes.POLICY, "Geometry": dtypes.GEOMETRY,
-           "LeaseLine": dtypes.LEASE, "Ghost": dtypes.GHOST, "ForeignNote": dtypes.FOREIGN}
+           "LeaseLine": dtypes.LEASE, "Ghost": dtypes.GHOST, "ForeignNote": dtypes.FOREIGN,
+           "MoverNote": dtypes.MOVER, "Lane": dtypes.LANE, "LaneEntry": dtypes.LANE_ENTRY}
 # block_bytes, blocks, page: tiny, odd, more than one region word, huge pages, no data
 SHAPES = [(64, 1, 4096), (4096, 5, 4096), (2 << 20, 4097, 4096), (1 << 20, 70000, 2 << 20),
           (0, 300000, 4096), (64, 2100000, 4096), (2 << 20, 16, 4096), (2 << 20, 15, 4096)]
@@ -28,23 +29,25 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
         lines += [f'out("{struct}.{f}:size", sizeof({struct}::{f}));' for f in dtype.names or ()]
     for constant in ("MAGIC", "PAGE", "HUGE_PAGE", "SLOTS", "REGION_BLOCKS", "LEASE_LINES",
                      "TOUCH_RING", "HISTOGRAMS", "BUCKETS", "TENANTS", "MARKS", "EVENTS",
-                     "STAT_ROOM"):
+                     "STAT_ROOM", "LANES", "LANE_ROOM"):
         cpp = "k" + constant.title().replace("_", "")
         lines.append(f'out("{constant}", {cpp});')
     for i, (block_bytes, blocks, page) in enumerate(SHAPES):
         lines.append(f"Geometry g{i}{{}}; compute_geometry(0, {block_bytes}ull, {blocks}ull, "
                      f"{page}ull, &g{i});")
         lines += [f'out("shape{i}.{f}", g{i}.{f});' for f in layout.Geometry._fields]
+    lines.append('out("Queues", sizeof(Queues)); out("Queues.lanes", offsetof(Queues, lanes));')
     lines += ['out("layout_hash", layout_hash());', 'out("kStatCount", kStatCount);',
               'out("life3", life_byte(3));', 'out("device3", device_byte(3));',
-              'out("creation", kCreationByte);']
+              'out("creation", kCreationByte);',
+              'out("mover", post_byte(KVSHM_POST_MOVER));']
     if not shutil.which("g++"):
         pytest.skip("no g++")
     folder = tmp_path_factory.mktemp("facts")
     source = folder / "facts.cpp"
     source.write_text(
         '#include <cstddef>\n#include <cstdio>\n#include "arena/layout.hpp"\n'
-        '#include "arena/lock.hpp"\nusing namespace kvshm;\n'
+        '#include "arena/lock.hpp"\n#include "kvshm.h"\nusing namespace kvshm;\n'
         'static void out(const char* n, unsigned long long v) {\n'
         '  std::printf("%s %llu\\n", n, v);\n}\n'
         "int main() {\n" + "\n".join(lines) + "\n}\n")
@@ -70,8 +73,9 @@ def test_constants(facts: dict[str, int]) -> None:
         n: v for n, v in facts.items() if n.isupper()}
     assert layout.layout_hash() == facts["layout_hash"]
     assert len(counters.totals()) == facts["kStatCount"]
-    assert (locks.life(3), locks.device(3), locks.CREATION) == (
-        facts["life3"], facts["device3"], facts["creation"])
+    assert (locks.life(3), locks.device(3), locks.CREATION, locks.MOVER) == (
+        facts["life3"], facts["device3"], facts["creation"], facts["mover"])
+    assert (layout.QUEUES, layout.MOVER) == (facts["Queues"], facts["Queues.lanes"])
 
 
 @pytest.mark.parametrize("i", range(len(SHAPES)), ids=str)

@@ -63,7 +63,7 @@ def test_list(arena: Any, documents: Any) -> None:
     assert result.out.splitlines()[0].split() == \
         ["NAME", "SIZE", "USED", "BLOCKS", "PROCS", "STATE", "LAYOUT"]
     assert rows(result.out)[arena.name][1:] == \
-        ["2.21 MiB", "56 KiB 87%", "16 x 4 KiB", "1", "healthy", "1"]
+        ["2.47 MiB", "56 KiB 87%", "16 x 4 KiB", "1", "healthy", "1"]
     document = kvshm_cli("list", "--json").json
     jsonschema.validate(document, documents)
     (one,) = (a for a in document["arenas"] if a["name"] == arena.name)
@@ -306,7 +306,7 @@ def test_rm(arena_name: str, documents: Any) -> None:
     jsonschema.validate(preview.json, documents)
     assert (preview.code, preview.json["done"], preview.json["bare_unlink"]) == (1, False, False)
     assert (shm_dir / f"kvshm.{arena_name}").exists()
-    assert kvshm_cli("rm", arena_name).out == f"{arena_name}: removed (2.16 MiB)\n"
+    assert kvshm_cli("rm", arena_name).out == f"{arena_name}: removed (2.41 MiB)\n"
     assert kvshm_cli("rm", arena_name).code == 3
 
 

@@ -266,6 +266,21 @@ def calms_never(c: Copy) -> int:
     return i
 
 
+def taken_before_made(c: Copy) -> int:
+    c.lanes["head"][1] = c.lanes["tail"][1] + 1
+    return layout.NONE
+
+
+def ended_before_taken(c: Copy) -> int:
+    c.lanes["done"][0] = c.lanes["head"][0] + 1
+    return layout.NONE
+
+
+def more_than_there_is_room_for(c: Copy) -> int:
+    c.lanes["tail"][3] = c.lanes["done"][3] + layout.LANE_ROOM + 1
+    return layout.NONE
+
+
 # What is broken -> the numbers that must be reported for it, the first for the returned block.
 SEEDS: dict[Callable[[Copy], int], list[int]] = {
     bad_state: [1, 8], free_but_held: [1], filling_without_holder: [1], last_without_holder: [1],
@@ -276,7 +291,8 @@ SEEDS: dict[Callable[[Copy], int], list[int]] = {
     no_region_bit: [11], tentative_of_ready: [12], tentative_of_dead: [12, 7],
     primary_not_held: [13], primary_of_another_key: [13], primary_outside: [13],
     tenant_unknown: [14], no_tenant: [14], priority_above: [15], expires_never: [15],
-    calms_never: [15]}
+    calms_never: [15], taken_before_made: [16], ended_before_taken: [16],
+    more_than_there_is_room_for: [16]}
 # Held by nobody, so that the core finds the same after it attached; it does not know of summaries,
 # and in its sum a state that does not exist counts as held.
 FOR_CORE = {bad_state: [1], filling_without_holder: [1], last_without_holder: [1],

@@ -57,6 +57,7 @@ def describe(view: View) -> dict[str, Any]:
         leases=[dataclasses.asdict(lease) for lease in census.leases(view)],
         policy=_policy(view),
         tier=tier.describe(view),
+        queues=tier.describe_queues(view),
         marks_left=max(0, head - tail),
         waiting_for_space=bool(int(superblock["space"]) & 1))
 
@@ -168,6 +169,7 @@ def _render(d: dict[str, Any], color: bool) -> str:
         text.pairs("pins", {k: "-" if v is None else v for k, v in d["pins"].items()}),
         text.pairs("chains", {k: "-" if v is None else v for k, v in d["chains"].items()}),
         tier.render(d["tier"], d["stats"], color),
+        tier.render_queues(d["queues"]),
         text.pairs("totals", totals),
         text.pairs("policy", _policy_text(d["policy"]) | {
             "marks_left": d["marks_left"], "waiting_for_space": d["waiting_for_space"]}),

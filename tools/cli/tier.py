@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..inspector import objects, tiers
+from ..inspector import objects, queues, tiers
 from ..inspector.view import View
 from . import text
-from .arenas import look_up
+from .arenas import look_up, open_view
 from .failures import Failure
 
 _WIDTH = 30
@@ -41,6 +41,18 @@ def describe(view: View) -> dict[str, Any] | None:
         return tiers.describe(image, view.geometry.block_bytes)
 
 
+def describe_queues(view: View) -> dict[str, Any]:
+    """Of the arena that is looked at; of a tier's image, those of the arena whose tier it is."""
+    if view.name.endswith(tiers.SUFFIX) and tiers.files(view):
+        try:
+            arena = open_view(view.name.removesuffix(tiers.SUFFIX), view.folder)
+        except Failure:  # the image outlives it
+            return queues.describe(view)
+        with arena:
+            return queues.describe(arena)
+    return queues.describe(view)
+
+
 def bar(part: int, whole: int, width: int = _WIDTH) -> str:
     full = width * min(part, whole) // max(1, whole)
     return "█" * full + "░" * (width - full)
@@ -71,3 +83,20 @@ def render(t: dict[str, Any] | None, stats: dict[str, int], color: bool) -> str:
     made = text.table(head, rows, color=color, alarm=["stalled", "failed", "no space"],
                       right=["SLOT", "PID", "QUEUED", "IN FLIGHT", "PARKED"]) if rows else ""
     return text.pairs("tier", shown) + ("\n" + made if made else "")
+
+
+def render_queues(q: dict[str, Any]) -> str:
+    lanes = {name: one for name, one in q["lanes"].items() if any(one.values())}
+    if q["mover"] is None and q["write"] is None and not lanes:
+        return "# queues\nnone"
+    shown = dict(mover=_mover(q["mover"]), write=q["write"] or "-")
+    for name, one in q["lanes"].items():
+        shown[name] = f"{one['waiting']} waiting, {one['taken']} being moved"
+    return text.pairs("queues", shown)
+
+
+def _mover(one: dict[str, Any] | None) -> str:
+    if one is None:
+        return "nobody"
+    return (f"pid {one['pid']} ({text.clean(one['label'])}, slot {one['slot']})"
+            + ("" if one["alive"] else ", DEAD"))

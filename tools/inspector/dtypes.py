@@ -48,7 +48,8 @@ SUPERBLOCK = _record(layout.SUPERBLOCK, [
     ("marks_tail", "<u8", 272), ("events_head", "<u8", 280), ("geometry", GEOMETRY, 320),
     ("fingerprint", "V16", 480), ("raw", "<u4", 496), ("numa", "<i4", 500),
     ("identity_length", "<u4", 504),
-    ("name", "S64", 508), ("identity", "S1024", layout.IDENTITY_AT), ("policy", POLICY, layout.POLICY_AT),
+    ("name", "S64", 508), ("identity", "S1024", layout.IDENTITY_AT),
+    ("policy", POLICY, layout.POLICY_AT),
     ("charged_group", "S256", 1728), ("foreign", FOREIGN, 1984),
     ("epochs", "<u8", 3040, (layout.SLOTS,)), ("pinned", "<u8", 3456),
     ("recounted_at", "<u8", 3464), ("tier", TIER, layout.TIER_AT)])

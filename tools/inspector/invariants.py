@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariants I1 to I15 of docs/protocol.md, by the independent reader.
+"""The invariants I1 to I16 of docs/protocol.md, by the independent reader.
 
 On a quiet arena none is broken. What a living process has in hand is no fault here, where the
 core's own check, meant for quiet arenas, counts it: a block in EVICTING whose one holder lives
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import layout
+from . import layout, queues
 from .snapshot import Snapshot
 from .view import Array, is_ready
 
@@ -33,6 +33,7 @@ MEANING = {
     13: "who holds a duplicate holds its primary, of the same key",
     14: "the tenant of every block is known to have some",
     15: "a priority is at most 100, and what is for a while only says until when",
+    16: "of what waits for the mover no more is ended than taken, or taken than there is room for",
 }
 MOST = 100_000  # findings of one kind that are kept
 
@@ -216,6 +217,13 @@ def _hints(s: Snapshot) -> Iterator[Broken]:
                    "its priority is to end, and nothing says when")
 
 
+def _queues(s: Snapshot) -> Iterator[Broken]:
+    for name, lane in zip(queues.LANES, s.lanes, strict=True):
+        if not lane.sound:
+            yield Broken(16, layout.NONE, f"the words of lane {name!r} do not fit each other",
+                         (lane.done, lane.head, lane.tail))
+
+
 _TESTS: list[Callable[[Snapshot], Iterator[Broken]]] = [
     _states, _generations, _entries, _rivals, _ready_entries, _half_way, _holders, _sum, _keys,
-    _free_map, _regions, _tentative, _duplicates, _hints]
+    _free_map, _regions, _tentative, _duplicates, _hints, _queues]

@@ -8,6 +8,7 @@ import struct
 
 _BASE = 1 << 62
 CREATION = _BASE + 128
+MOVER = _BASE + 130  # the post
 # struct flock of a 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import layout
+from . import layout, queues
 from .census import halted
 from .view import Array, View, bits, holders_of, state_of
 
@@ -34,6 +34,7 @@ class Snapshot:
         self.expires = np.ascontiguousarray(view.cold["expires"])
         self.calms = np.ascontiguousarray(view.cold["calms"])
         self.tenants_seen = bits(view.superblock["tenants_seen"], layout.TENANTS)
+        self.lanes = queues.lanes(view)
         self.primary = np.ascontiguousarray(view.cold["primary"])
         self.free = bits(view.free_map, g.blocks)
         self.summary = bits(view.summary, g.region_words * 64)

@@ -48,6 +48,8 @@ class View:
         self.ghosts = section(g.ghost_off, dtypes.GHOST, layout.ghost_places(g.blocks))
         self.uses = section(g.uses_off, dtypes.USES, layout.uses_lines(g.blocks))
         self.shadow = section(g.shadow_off, dtypes.SHADOW, 1)[0]
+        self.mover = section(g.queues_off, dtypes.MOVER, 1)[0]
+        self.lanes = section(g.queues_off + layout.MOVER, dtypes.LANE, layout.LANES)
 
     def words(self) -> Array:
         """A copy of all block words, each whole; one after the other, not at one moment."""
