@@ -195,7 +195,11 @@ def test_an_arena_that_goes_ends_it(arena, agent):
     (["--policy", "lru", "--low", "9", "--high", "5"], 2, "expected 0 <= low <= high <= 64"),
     (["--policy", "lru", "--low", "-1%"], 2, "--low"),
     (["--policy", "lru", "--cpu", "200%"], 2, "wanted a share"),
-    ([], 2, "required: --policy"),
+    ([], 2, "--tier FILE to move blocks"),
+    (["--write", "lazy", "--policy", "lru"], 2, "need --tier FILE"),
+    (["--tier", "/tmp/x", "--once"], 2, "--once"),
+    (["--tier", "/tmp/x", "--tier-option", "mover=off"], 2, "wanted NAME=VALUE"),
+    (["--tier", "/tmp/x", "--tier-option", "admitt=2"], 2, "no option 'admitt'"),
 ])
 def test_what_cannot_be_is_one_line(arena, argv, code, words):
     done = kvshm_cli("agent", arena.name, *argv)

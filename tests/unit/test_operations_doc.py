@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/operations.md").read_text()
 SERVICE = ROOT / "examples/service"
 UNIT = SERVICE / "kvshm-agent@.service"
-ON_ITS_WAY = {("agent", "--tier"), ("agent", "--tier-size")}
 
 
 def commands() -> list[str]:
@@ -46,7 +45,7 @@ def test_a_command_exists(command: str) -> None:
     assert parser is not None, verb
     for word in words:
         if word.startswith("-"):
-            assert word in parser._option_string_actions or (verb, word) in ON_ITS_WAY, word
+            assert word in parser._option_string_actions, word
 
 
 def test_there_are_commands() -> None:
@@ -80,10 +79,6 @@ def agent_options() -> list[str]:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    parser = verb_of("agent")
-    assert parser is not None
-    if "--tier" not in parser._option_string_actions:
-        pytest.skip("kvshm agent has no --tier yet")
     return make_parser().parse_args(words)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kvshm agent`: stands for election as the arena's evictor, and marks victims by a policy of the
-user's. Runs until SIGTERM or SIGINT; says what it does, a line at a time."""
+"""`kvshm agent`: stands for election as the arena's mover, for which it opens the tier, and as its
+evictor, which marks victims by a policy of the user's. Runs until SIGTERM or SIGINT; says what it
+does, a line at a time."""
 from __future__ import annotations
 
 import argparse
@@ -12,30 +13,58 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from . import text
-from .arenas import choose
+from . import agent_tier, text
+from .arenas import open_view
 from .failures import FINE, FOUND, NOT_READY, USAGE, Failure, from_core
+
+LOW = 0.02
 
 
 def run(args: argparse.Namespace) -> int:
     import kvshm
+
+    if args.policy is None and not args.tier:
+        raise Failure(USAGE, "", "what is it to do?", "--tier FILE to move blocks between memory "
+                      "and disk, --policy MODULE:NAME to mark victims, or both")
+    if args.once and args.tier:
+        raise Failure(USAGE, "", "--once is for a policy alone: who moves blocks stays")
+    if not args.tier and (args.tier_size or args.write or args.tier_option):
+        raise Failure(USAGE, "", "--tier-size, --write and --tier-option need --tier FILE")
+    policy = None if args.policy is None else _policy(args.policy)
+    stop = threading.Event()
+    with open_view(args.arena, args.dir) as view:
+        name = view.name
+        options = agent_tier.options(args, view.geometry.blocks)
+        try:
+            with kvshm.Arena.attach(name, dir=args.dir, label="kvshm agent", pin="off", **options
+                                    ) as arena:
+                return _work(args, arena, view, policy, stop)
+        except kvshm.Error as error:
+            raise from_core(error, name) from None
+
+
+def _work(args: argparse.Namespace, arena: Any, view: Any, policy: Any, stop: threading.Event
+          ) -> int:
     from kvshm.eviction import Evictor
 
-    name, policy = choose(args.arena, args.dir), _policy(args.policy)
-    stop = threading.Event()
+    report = Report(args, view.name)
+    evictor = moving = None
+    if policy is not None:
+        evictor = Evictor(arena, policy, LOW if args.low is None else args.low, args.high,
+                          share=args.cpu, tell=report.tell)
+    if args.tier:
+        report.moving = moving = agent_tier.Moving(arena, view, args.interval, report.tell)
+    report.tell("started", low=evictor and evictor.low, high=evictor and evictor.high,
+                blocks=arena.blocks, policy=args.policy, tier=agent_tier.paths(args) or None,
+                write=(args.write or "through") if args.tier else None)
     try:
-        with kvshm.Arena.attach(name, dir=args.dir, label="kvshm agent", pin="off") as arena:
-            report = Report(args, name)
-            evictor = Evictor(arena, policy, args.low, args.high, share=args.cpu, tell=report.tell)
-            report.tell("started", low=evictor.low, high=evictor.high, blocks=arena.blocks,
-                        policy=args.policy)
-            try:
-                return _once(evictor, report) if args.once else _forever(evictor, report, stop)
-            finally:
-                report.end()
-                evictor.close()
-    except kvshm.Error as error:
-        raise from_core(error, name) from None
+        if args.once:
+            return _once(evictor, report)
+        return _forever([one for one in (evictor, moving) if one is not None], report, stop)
+    finally:
+        report.end()
+        if evictor is not None:
+            evictor.close()
 
 
 def _policy(name: str) -> Any:
@@ -59,16 +88,22 @@ def _once(evictor: Any, report: Report) -> int:
     return FOUND if report.failed else FINE
 
 
-def _forever(evictor: Any, report: Report, stop: threading.Event) -> int:
+def _forever(parts: list[Any], report: Report, stop: threading.Event) -> int:
     def end(number: int, frame: Any) -> None:
         report.why = signal.Signals(number).name
         stop.set()
 
     before = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGINT)}
+    due = dict.fromkeys(parts, 0.0)
     try:
         while not stop.is_set():
-            stop.wait(evictor.step())
+            for part in parts:
+                if (now := time.monotonic()) >= due[part]:
+                    due[part] = now + part.step()
             report.summary()
+            stop.wait(max(0.0, min(due.values()) - time.monotonic()))
+        if report.moving is not None:
+            report.moving.drain()
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
@@ -80,6 +115,7 @@ class Report:
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         self.name, self.failed, self.why = name, False, "once" if args.once else "error"
+        self.moving: agent_tier.Moving | None = None
         self._args = args
         self._since = time.monotonic()
         self._sum = self._none()
@@ -114,7 +150,12 @@ class Report:
 
     def end(self) -> None:
         self.summary(at_once=True)
-        self._print("ended", {"why": self.why, **self._all})
+        facts: dict[str, Any] = {"why": self.why}
+        if self._args.policy is not None:
+            facts |= self._all
+        if self.moving is not None:
+            facts |= self.moving.totals()
+        self._print("ended", facts)
 
     def _print(self, event: str, facts: dict[str, Any]) -> None:
         if self._args.json:
@@ -124,16 +165,40 @@ class Report:
             print(time.strftime("%H:%M:%S"), f"{self.name}:", _WORDS[event](facts), flush=True)
 
 
-def _work(facts: dict[str, Any]) -> str:
+def _refills(facts: dict[str, Any]) -> str:
     done = text.many(facts["refills"], "refill")
     short = facts["wanted"] - facts["marked"]
     return (f"{text.many(facts['marked'], 'block')} marked in {done}, "
             f"{facts['seconds'] * 1e3:.1f} ms of work" + (f"; {short} not found" if short else ""))
 
 
+def _moved(facts: dict[str, Any]) -> str:
+    waits = [f"{n} {lane}" for lane, n in facts.get("queued", {}).items() if n]
+    return (f"{text.many(facts['stored'], 'block')} stored, {facts['loaded_ahead']} loaded ahead, "
+            f"{facts['dropped']} dropped"
+            + (f", {facts['failed']} not written" if facts["failed"] else "")
+            + (f"; waiting: {', '.join(waits)}" if waits else ""))
+
+
+def _started(facts: dict[str, Any]) -> str:
+    parts = []
+    if facts["policy"]:
+        parts.append(f"{facts['policy']} keeps {facts['low']} to {facts['high']} of "
+                     f"{facts['blocks']} blocks free or marked")
+    if facts["tier"]:
+        parts.append(f"stands for mover of {text.clean(':'.join(facts['tier']))} "
+                     f"(write {facts['write']})")
+    return "; ".join(parts)
+
+
+def _ended(facts: dict[str, Any]) -> str:
+    parts = [_refills(facts)] if "refills" in facts else []
+    parts += [_moved(facts)] if "stored" in facts else []
+    return f"ends ({facts['why']}): {'; '.join(parts)}"
+
+
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "started": lambda f: (f"{f['policy']} keeps {f['low']} to {f['high']} of {f['blocks']} blocks "
-                          "free or marked"),
+    "started": _started,
     "elected": lambda f: "elected",
     "standing_by": lambda f: "another process is the evictor; standing by",
     "policy_failed": lambda f: f"the policy failed, the arena's own goes on: {f['error']}",
@@ -141,6 +206,10 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "policy_nan": lambda f: f"the policy gave NaN for {f['scores']} blocks: never victims",
     "policy_empty": lambda f: ("the policy finds no victim, the arena's own goes on; "
                                f"{f['negative']} blocks had a negative score"),
-    "refills": _work,
-    "ended": lambda f: f"ends ({f['why']}): {_work(f)}",
+    "refills": _refills,
+    "mover_elected": lambda f: "elected mover",
+    "mover_standing_by": lambda f: f"pid {f['pid']} moves; standing by",
+    "moved": _moved,
+    "tier_state": lambda f: f"the tier is {f['state']}" + (f": {f['why']}" if f["why"] else ""),
+    "ended": _ended,
 }

@@ -175,13 +175,23 @@ def make_parser() -> _Parser:
                       help="also while processes are attached, and what is no sound arena")
     made.add_argument("--dry-run", action="store_true", help="say what would be done")
 
-    made = verb("agent", "agent", "keep victims marked by a policy of your own")
+    made = verb("agent", "agent", "move blocks between memory and disk for all, or keep victims "
+                "marked by a policy of your own")
     arena(made)
-    made.add_argument("--policy", required=True, metavar="MODULE:NAME", help="package.module:Name, "
+    made.add_argument("--tier", metavar="FILE", action="append", default=[],
+                      help="open this tier, and stand for mover of it; may be repeated")
+    made.add_argument("--tier-size", metavar="SIZE", help="of all its files, as 500GiB; otherwise "
+                      "what they have")
+    made.add_argument("--write", choices=["through", "lazy", "watermark", "release", "idle", "off"],
+                      help="what goes down, and when (docs/tier.md)")
+    made.add_argument("--tier-option", metavar="NAME=VALUE", action="append", default=[],
+                      help="any other of docs/tier.md, as admit=2; may be repeated")
+    made.add_argument("--policy", metavar="MODULE:NAME", help="package.module:Name, "
                       "or lru, lfu, freqage (docs/policies.md shows how to write one)")
-    made.add_argument("--low", type=_watermark, default=0.02, metavar="SHARE",
+    made.add_argument("--low", type=_watermark, metavar="SHARE",
                       help="refill when fewer blocks are free or marked: 2%% of the arena unless "
-                      "told otherwise, or a number of blocks")
+                      "told otherwise, or a number of blocks; --write watermark: write while fewer "
+                      "are free (25%%)")
     made.add_argument("--high", type=_watermark, default=0.05, metavar="SHARE",
                       help="refill up to so many (5%%)")
     made.add_argument("--cpu", type=_share, default=0.1, metavar="SHARE",

@@ -143,7 +143,8 @@ def _attach(view: View, paths: list[str]) -> Iterator[Any]:
 
     options: dict[str, Any] = {}
     if paths:
-        options = {"tier": paths, "tier_options": {"write": "off", "deadline": DEADLINE}}
+        options = {"tier": paths, "tier_options": {"write": "off", "mover": "off",
+                                                   "deadline": DEADLINE}}
     with kvshm.Arena.attach(view.name, dir=view.folder, helper=False, pin="off",
                             label="kvshm warmup", **options) as arena:
         yield arena
