@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kvshm.records import LoadState
+import numpy as np
+
+from kvshm.records import Presence
 
 if TYPE_CHECKING:
     from kvshm.core import Arena
-    from kvshm.lease import Lease
+
+HERE = Presence.G2 | Presence.FILLING
 
 
 class Ahead:
@@ -19,18 +22,21 @@ class Ahead:
     arrived() when a request is queued, begun() when it is served or given up. `limit` is how many
     blocks may be asked for ahead of what is being served, so that a long line does not push out of
     memory what the next one needs; 0: no limit, all is asked for on arrival.
+
+    Whoever moves the arena's blocks brings them, so this process needs no tier of its own. What has
+    come is held by nobody.
     """
 
     def __init__(self, arena: Arena, limit: int = 0) -> None:
         self._arena, self._limit = arena, limit
+        self._sees = arena.tier is not None  # what is on disk
         self._lock = threading.Lock()
         self._line: dict[Hashable, _Waiting] = {}
-        self.queued = 0  # transfers begun because of it, since the start
-        self._held: list[Lease] = []
+        self.queued = 0  # keys asked for because of it, since the start
 
     def arrived(self, name: Hashable, keys: Sequence[Any]) -> int:
-        """keys: of its blocks, as match() takes them, once a layer or cache group. How many
-        transfers were queued."""
+        """keys: of its blocks, as match() takes them, once a layer or cache group. How many were
+        asked for."""
         with self._lock:
             self._line[name] = _Waiting(keys)
             return self._go_on()
@@ -44,34 +50,29 @@ class Ahead:
     def _go_on(self) -> int:
         """Ask for what there is room for, from the head of the line on."""
         queued = 0
-        self._let_go()
         room = self._limit - sum(one.asked for one in self._line.values())
         for one in self._line.values():
             more = one.left if not self._limit else min(one.left, room)
             if more > 0:
+                before = one.asked
                 queued += one.ask(self._prefetch, more)
                 room -= more
+                if one.asked < before + more:
+                    break  # the mover's queue is full
         self.queued += queued
         return queued
 
-    def _let_go(self) -> None:
-        """Of what has come; of all, where nobody waits any more."""
-        held, self._held = self._held, []
-        for lease in held:
-            if self._line and lease.loading:
-                self._held.append(lease)
-            else:
-                lease.release()
-
-    def _prefetch(self, keys: Any) -> int:
-        """A look-up that loads, given back when all has come: what it brought stays in memory."""
-        lease = self._arena.match(keys, touch=False, load=True)
-        queued = 0 if lease.states is None else int((lease.states != LoadState.MEMORY).sum())
-        if lease.loading:
-            self._held.append(lease)
-        else:
-            lease.release()
-        return queued
+    def _prefetch(self, keys: Any) -> tuple[int, int]:
+        """Asks for what is not in memory or on its way; how many, and of how many keys, from the
+        first on, it found room for those."""
+        there = self._arena.presence(keys)
+        wanted = there & int(HERE) == 0
+        if self._sees:  # behind the first that is nowhere nothing is a hit
+            nowhere = np.flatnonzero(there == 0)
+            wanted[nowhere[0] if len(nowhere) else len(there):] = False
+        places = np.flatnonzero(wanted)
+        queued = self._arena.prefetch([bytes(keys[i]) for i in places]) if len(places) else 0
+        return queued, int(places[queued]) if queued < len(places) else len(there)
 
 
 class _Waiting:
@@ -84,6 +85,14 @@ class _Waiting:
     def left(self) -> int:
         return self._blocks - self.asked
 
-    def ask(self, prefetch: Callable[[Any], int], more: int) -> int:
-        begin, self.asked = self.asked, self.asked + more
-        return sum(prefetch(own[begin:begin + more]) for own in self._keys if begin < len(own))
+    def ask(self, prefetch: Callable[[Any], tuple[int, int]], more: int) -> int:
+        """Blocks of which not all parts found room stay to be asked for."""
+        begin, queued = self.asked, 0
+        for own in self._keys:
+            if begin < len(own):
+                part = own[begin:begin + more]
+                now, gone = prefetch(part)
+                queued += now
+                more = more if gone == len(part) else gone
+        self.asked = begin + more
+        return queued
