@@ -25,6 +25,7 @@ from kvshm.options import (
     Kind,
     choice,
     seconds,
+    share,
     text,
     whole,
 )
@@ -37,10 +38,10 @@ DICT = "kv_connector_extra_config"
 ELSEWHERE = frozenset({
     "KVSHM_CHECK",
     "KVSHM_COUNT", "KVSHM_CTEST_DIR", "KVSHM_FAKE_CUDA_DEVICES", "KVSHM_FAKE_CUDA_LATE_MS",
-    "KVSHM_FAKE_CUDA_WRONG", "KVSHM_FAKE_CUDA_WRONG_PAGED", "KVSHM_FAKE_CUFILE", "KVSHM_FUZZ",
-    "KVSHM_GDS_ALONE", "KVSHM_GPU_CHECK_DIR", "KVSHM_KILL", "KVSHM_STOP_SECONDS",
-    "KVSHM_TEST_DISK", "KVSHM_TEST_ENGINE", "KVSHM_TEST_ROUNDS", "KVSHM_TEST_SEED",
-    "KVSHM_TEST_WHY", "KVSHM_TRACES",
+    "KVSHM_FAKE_CUDA_WRONG", "KVSHM_FAKE_CUDA_WRONG_PAGED", "KVSHM_FAKE_CUFILE",
+    "KVSHM_FAKE_NVRTC", "KVSHM_FUZZ", "KVSHM_GDS_ALONE", "KVSHM_GPU_CHECK_DIR", "KVSHM_KILL",
+    "KVSHM_STOP_SECONDS", "KVSHM_TEST_DISK", "KVSHM_TEST_ENGINE", "KVSHM_TEST_ROUNDS",
+    "KVSHM_TEST_SEED", "KVSHM_TEST_WHY", "KVSHM_TRACES",
 })
 # Kubernetes puts these into every container of a namespace with a service called kvshm or kvshm-x.
 _SERVICE = re.compile(r"KVSHM_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
@@ -110,6 +111,21 @@ class Config:
     tier_direct: str = _option("auto", _MODE, "past the page cache")
     tier_sync: bool = _option(False, SWITCH, "what is found on disk survives a power cut")
     tier_admit: int = _option(1, whole(1, 255, "times"), "offers of a block before it is written")
+    tier_write: str = _option(
+        "through", choice("through", "lazy", "watermark", "release", "idle", "off"),
+        "when a block goes to disk: when it is stored; gathered; when few are free; when a load "
+        "gives it back; when nothing is scheduled; never")
+    tier_gather: int = _option("64MiB", SIZE, "lazy: bytes that are gathered; 0 = off")
+    tier_age: float = _option(1.0, seconds(0.001, 3600), "lazy: or so long, the oldest of them")
+    tier_low: float = _option(0.25, share(), "watermark: a smaller share of free blocks is few")
+    tier_stores: int = _option(16, whole(1, 1024, "blocks"), "written at once, at most")
+    tier_min_prefix: int = _option(0, whole(0, 1 << 20, "blocks"),
+                                   "a block that ends a shorter prefix is not written for its own "
+                                   "sake")
+    tier_min_priority: int = _option(0, whole(0, 100), "blocks of a lower one are not written")
+    tier_mover: str = _option("auto", choice("auto", "off"),
+                              "may be who moves blocks for all engines, or never: then another "
+                              "process must")
     tier_min_speed: int = _option(0, SIZE, "bytes a second that computing blocks anew makes: a "
                                            "slower disk is not loaded from; 0 = off")
     tier_wait: float = _option(5.0, seconds(0, 3600),
@@ -192,7 +208,10 @@ class Config:
             return None
         return self.tier.split(":"), self.tier_size, dict(
             engine=self.tier_engine, direct=self.tier_direct, sync=self.tier_sync,
-            admit=self.tier_admit, min_speed=self.tier_min_speed)
+            admit=self.tier_admit, min_speed=self.tier_min_speed, write=self.tier_write,
+            gather=max(1, self.tier_gather), age=self.tier_age, low=self.tier_low,
+            stores=self.tier_stores, min_prefix=self.tier_min_prefix,
+            min_priority=self.tier_min_priority, mover=self.tier_mover)
 
     def quota_blocks(self, block_bytes: int) -> int:
         """`quota` in blocks of this size, for Arena.open: at least 1, or 0 = off."""
@@ -244,7 +263,7 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str, str]]:
             if is_set(name):
                 yield "read", name, "nothing is loaded"
     if not config.write:
-        for name in ("save_decode", "priority", "events", "tier_admit"):
+        for name in ("save_decode", "priority", "events", "tier_admit", "tier_write"):
             if is_set(name) and getattr(config, name) is not False:
                 yield "write", name, "nothing is saved"
     if config.load == "sync" and is_set("load_timeout"):

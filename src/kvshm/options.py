@@ -101,6 +101,18 @@ def seconds(low: float, high: float) -> Kind:
     return Kind(f"seconds, {low:g} to {high:g}", read, lambda value: f"{value:g} s")
 
 
+def share() -> Kind:
+    """A part of a whole, from a thousandth to 1."""
+    wanted = "a share from 0.001 to 1"
+
+    def read(value: Any) -> float:
+        number: float = _number(value, wanted, float, int, float)
+        if not 0.001 <= number <= 1:
+            raise ValueError(wanted)
+        return number
+    return Kind("0.001 to 1", read, lambda value: f"{value:g}")
+
+
 def choice(*words: str, number: bool = False) -> Kind:
     """One of `words`; with number=True also a number from 0."""
     wanted = "one of " + ", ".join(words) + (" or a number from 0" if number else "")

@@ -327,10 +327,11 @@ def test_the_file_of_another_arena(tiered, engine, new_name, path):
 
 def test_what_the_options_do(tiered, path):
     a = tiered(options={"tier_direct": "off", "tier_sync": True, "tier_admit": 2,
-                        "tier_min_speed": "1KiB"})
+                        "tier_min_speed": "1KiB", "tier_mover": "off"})
     tier = arena_of(a).tier
     assert tier.engine == "threads" and not tier.direct and tier.path == str(path)
     assert path.stat().st_size <= 4 << 20
+    assert tier.mover == ""
     b = tiered(options={"write": False})
     assert not b.workers[0]._worker._disk and b.connector._scheduler.host.disk
     assert str(path) in b.connector._scheduler.host.describe()
@@ -343,6 +344,55 @@ def test_seldom_used_blocks_are_not_written(tiered, truth, prompt):
     look = truth(a)
     assert a.workers[0]._worker.arena.tier_drain(10)
     assert not (arena_of(a).presence(keys_of(look, one)) & kvshm.Presence.G3).any()
+
+
+@pytest.mark.parametrize("options, written", [
+    ({}, True), ({"tier_stores": 1}, True), ({"tier_write": "off"}, False),
+    ({"tier_write": "lazy", "tier_age": 3600}, False),
+    ({"tier_write": "lazy", "tier_age": 3600, "tier_gather": 0}, True),
+    ({"tier_write": "lazy", "tier_age": 0.05}, True),
+    ({"tier_write": "watermark", "tier_low": 0.001}, False),
+    ({"tier_write": "watermark", "tier_low": 1}, True), ({"tier_write": "release"}, False)],
+    ids=str)
+def test_when_blocks_go_down(tiered, truth, prompt, options, written):
+    """While the request that they are of still runs."""
+    a = tiered(options=options)
+    arena, look = arena_of(a), truth(a)
+    one = a.add(prompt(SIZE + 3), 40)
+    while a.stats.get("saved_blocks", 0) < BLOCKS:
+        a.step()
+    keys = keys_of(look, one)[:BLOCKS]
+
+    def there():
+        return (arena.presence(keys) & kvshm.Presence.G3 != 0).tolist()
+    if written:
+        assert eventually(lambda: all(there()), 10)
+    else:
+        time.sleep(0.3)
+        assert not any(there())
+    assert one.status == "running"
+    a.drain()
+
+
+def test_release_writes_what_was_loaded(tiered, truth, prompt):
+    a = tiered(options={"tier_write": "release"}, cached=False)
+    arena, look = arena_of(a), truth(a)
+    keys = keys_of(look, a.run(prompt(SIZE + 3), 1))
+    assert a.workers[0]._worker.arena.tier_drain(10)
+    assert not (arena.presence(keys) & kvshm.Presence.G3).any()
+    assert written(a, look, a.run(prompt(SIZE + 3), 1))
+
+
+def test_what_is_not_worth_a_write(tiered, truth, prompt):
+    """By the rules of who moves, which is the first engine here."""
+    a = tiered(options={"tier_min_priority": 60, "tier_min_prefix": 4, "priority": 70})
+    b = tiered(options={"tier_mover": "off"})  # stores at priority 50
+    arena, look = arena_of(a), truth(a)
+    short, low = a.run(prompt(3 * BLOCK + 3), 1), b.run(prompt(SIZE + 3, 1), 1)
+    high = a.run(prompt(SIZE + 3, 2), 1)
+    assert arena.tier.mover == "this" and written(a, look, high)
+    for one in (short, low):
+        assert not (arena.presence(keys_of(look, one)) & kvshm.Presence.G3).any()
 
 
 @pytest.fixture
@@ -381,6 +431,59 @@ def test_s77_a_shard_is_missing_on_disk(start, tiered, truth, prompt, tmp_path, 
         look.visible(one)  # compares the bytes of all four parts
     assert a.failures == [] and a.stats["failed_disk_blocks"] == ranks
     assert eventually(lambda: look.held() == 0)
+
+
+class Told:
+    """An arena, and what its scheduler was doing at each tier_flush()."""
+
+    def __init__(self, side):
+        self._side, self._arena, self.flushes = side, side.host.arena, []
+        side.host.arena = self
+
+    def tier_flush(self):
+        self.flushes.append(self._side.busy())
+        self._arena.tier_flush()
+
+    def __getattr__(self, name):
+        return getattr(self._arena, name)
+
+
+def test_an_idle_engine_lets_what_was_gathered_go_down(tiered, truth, prompt):
+    """tier_write="idle": nothing while it computes, all when nothing is scheduled, told once."""
+    a = tiered(options={"tier_write": "idle"})
+    arena, look, told = arena_of(a), truth(a), Told(a.connector._scheduler)
+    one = a.add(prompt(SIZE + 3), 40)
+    while a.stats.get("saved_blocks", 0) < BLOCKS:
+        a.step()
+    time.sleep(0.3)
+    assert one.status == "running" and not told.flushes
+    assert not (arena.presence(keys_of(look, one)) & kvshm.Presence.G3).any()
+    a.drain()
+    assert told.flushes == [False] and written(a, look, one)
+    a.run(prompt(SIZE + 3), 1)  # stores nothing
+    for _ in range(3):
+        a.step()
+    assert len(told.flushes) == 1
+    a.run(prompt(SIZE + 3, 1), 1)
+    assert len(told.flushes) == 2
+
+
+def test_nothing_is_flushed_while_a_copy_is_under_way(tiered, prompt, script):
+    """Nor where nothing is scheduled; when it is over, its report comes with a step or after it."""
+    a = tiered(options={"tier_write": "idle"})
+    told = Told(a.connector._scheduler)
+    one = a.add(prompt(SIZE + 3), 20)
+    while not a.stats.get("saved_blocks", 0):
+        a.step()
+    script.hold_saves = True
+    while one.status != "finished":
+        a.step()
+    for _ in range(3):
+        a.step()
+    assert a.connector.has_pending_push_work() and not told.flushes
+    script.release_saves()
+    a.drain()
+    assert told.flushes == [False]
 
 
 # ---- ahead of a request's turn -------------------------------------------------------------------

@@ -76,6 +76,8 @@ class SchedulerSide:
         self.ahead: Ahead | None = None  # of the arena that is in use
         self.loading: dict[int, Loading] = {}
         self.saving: dict[int, Saving] = {}
+        self._idle = False  # the last step has nothing scheduled
+        self._gathered = False  # for the disk, perhaps: something was stored since it was flushed
         self._next_job = 0
         self._new_loads: list[LoadJob] = []
         self._given: set[int] = set()  # engine blocks that were given out in this step
@@ -276,6 +278,8 @@ class SchedulerSide:
             meta.flush = self._flush(output)
         finally:
             self._given = set()
+        self._idle = not output.num_scheduled_tokens
+        self._flush_disk()
         arena = self.host.ready()
         if arena is not None and self.config.write:
             meta.arena = self.host.ref
@@ -326,6 +330,12 @@ class SchedulerSide:
         return [job for job, saving in self.saving.items()
                 if not given.isdisjoint(saving.save.rows.tolist())]
 
+    def _flush_disk(self) -> None:
+        """Once nothing is computed or copied: what was gathered for the disk may go down."""
+        if self._idle and self._gathered and not self.busy() and self.host.arena is not None:
+            self._gathered = False
+            self.host.arena.tier_flush()
+
     def reported(self, meta: KvshmWorkerMeta) -> None:
         if any(count > self._failures_seen.get(rank, 0)
                for rank, count in meta.failures.items()):
@@ -349,6 +359,7 @@ class SchedulerSide:
                 self._saved(entry)
             state.jobs -= 1
             self._tell(state)
+        self._flush_disk()
 
     def _distrust(self) -> None:
         """A synchronous load failed. Requests may share its blocks by vLLM's own cache, and where
@@ -386,6 +397,7 @@ class SchedulerSide:
         save, state, result = entry.save, entry.save.state, entry.result
         save.fill.abort()  # as a member that has nothing more to write; what is READY stays
         good = min(result.failed_at, len(save.rows))
+        self._gathered |= good > 0 and self.host.disk
         state.figures.saved_blocks += good
         for field, amount in (("saved_blocks", good), ("save_bytes", result.nbytes),
                               ("save_seconds", result.seconds)):
