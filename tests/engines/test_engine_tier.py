@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -50,7 +51,8 @@ class Site:
             tier=(str(self.path),), tier_size="4MiB", tier_wait=20.0, **more)
         self.arena = kvshm.Arena.create(
             name, blocks=64 * groups, block_bytes=self.settings.part_bytes,
-            identity=identity_of(self.settings), tier=self.path, tier_size="4MiB")
+            identity=identity_of(self.settings), tier=self.path, tier_size="4MiB",
+            tier_options={"write": self.settings.tier_write})
         self._model = model
         self._caches: list = []
 
@@ -67,10 +69,14 @@ class Site:
         layers = LayerKeys(self.arena.identity, self.settings.layer_groups)
         return layers.every(self.arena.identity.keys(tokens))
 
+    def on_disk(self, tokens: list[int]) -> bool:
+        return all((self.arena.presence(own) & kvshm.Presence.G3).all()
+                   for own in self.keys(tokens))
+
     def down(self, tokens: list[int]) -> None:
         """All its blocks are on disk, and there alone."""
         every, limit = self.keys(tokens), time.monotonic() + 20
-        while not all((self.arena.presence(own) & kvshm.Presence.G3).all() for own in every):
+        while not self.on_disk(tokens):
             assert time.monotonic() < limit
             time.sleep(0.01)
         for own in every:
@@ -248,5 +254,30 @@ def test_a_worker_asks_for_its_whole_line_first(arena_name, model, tmp_path):
         assert [len(one["reused"]) for one in done] == [6, 6]
         assert done[-1]["counts"]["prefetched"] == 24
         site.quiet()
+    finally:
+        site.close()
+
+
+def test_a_worker_without_requests_lets_what_was_gathered_go_down(arena_name, model, tmp_path):
+    """tier_write="idle", its input open: once each time that its line has become empty."""
+    site = Site(arena_name, model, tmp_path, 2, tier_write="idle")
+    read, write = os.pipe()
+    output = io.StringIO()
+    try:
+        worker = Worker(site.settings, output)
+        with open(read) as source, open(write, "w") as asks:
+            serving = threading.Thread(target=worker.serve, args=(source,))
+            serving.start()
+            ask(site.engine(), prompt(100), new=1)
+            time.sleep(0.5)
+            assert not site.on_disk(prompt(100)[:16])  # it idles since before
+            asks.write(json.dumps({"op": "generate", "id": 1, "tokens": prompt(100, 7), "new": 2,
+                                   "reuse": True}) + "\n")
+            asks.flush()
+            site.down(prompt(100, 7)[:96])
+            assert site.on_disk(prompt(100)[:96]), "it was gathered by then, too"
+            asks.write(json.dumps({"op": "stop"}) + "\n")
+        serving.join(20)
+        assert not serving.is_alive()
     finally:
         site.close()

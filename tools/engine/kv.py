@@ -38,7 +38,7 @@ class Counts:
     waited: int = 0  # times a block was awaited that somebody else was computing
     loaded: int = 0  # blocks that came from the tier for a request
     missed: int = 0  # blocks that were to come, and were computed
-    prefetched: int = 0  # transfers from the tier before a request's turn
+    prefetched: int = 0  # blocks asked for from the tier before a request's turn
 
 
 class Sequence(Protocol):
@@ -73,6 +73,9 @@ class KVCache(Protocol):
 
     def begun(self, name: int) -> None: ...
 
+    def idle(self) -> None:
+        """Nothing waits: what was put off may be done now. Any thread."""
+
     def close(self) -> None:
         """Give everything back."""
 
@@ -99,6 +102,9 @@ class NoLine:
         pass
 
     def begun(self, name: int) -> None:
+        pass
+
+    def idle(self) -> None:
         pass
 
 

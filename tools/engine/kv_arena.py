@@ -44,6 +44,7 @@ def open_cache(settings: Settings, chunk_ms: float) -> KVCache:
         label=settings.label,
         tier=settings.tier or None,
         tier_size=settings.tier_size if settings.tier else 0,
+        tier_options={"write": settings.tier_write} if settings.tier else None,
     )
     # Until the tier's records are read, look-ups would find memory only.
     began = time.monotonic()
@@ -124,6 +125,11 @@ class Shared:
         if self._ahead is not None:
             with contextlib.suppress(kvshm.Error):
                 self.counts.prefetched += self._ahead.begun(name)
+
+    def idle(self) -> None:
+        """What was gathered for the disk goes down while nobody waits."""
+        with contextlib.suppress(kvshm.Error):
+            self.arena.tier_flush()
 
     def close(self) -> None:
         self.arena.close()
@@ -295,7 +301,7 @@ class InPlaceCache:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self.counts = shared.counts
-        self.enqueued, self.begun = shared.enqueued, shared.begun
+        self.enqueued, self.begun, self.idle = shared.enqueued, shared.begun, shared.idle
 
     def open(self, tokens: list[int], reuse: bool, registered: Registered) -> InPlaceSequence:
         return InPlaceSequence(self._shared, tokens, reuse, registered)

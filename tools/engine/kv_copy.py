@@ -117,7 +117,7 @@ class CopyCache:
         self.shared = shared
         self.counts = shared.counts
         self.own = LocalStore(own_blocks)
-        self.enqueued, self.begun = shared.enqueued, shared.begun
+        self.enqueued, self.begun, self.idle = shared.enqueued, shared.begun, shared.idle
 
     def open(self, tokens: list[int], reuse: bool, registered: Registered) -> CopySequence:
         return CopySequence(self, tokens, reuse, registered)

@@ -32,6 +32,7 @@ class Settings:
     own_blocks: int = 4096  # of a copying worker's own cache; more than the demo ever has
     tier: tuple[str, ...] = ()  # files; none: memory only
     tier_size: str = "0"
+    tier_write: str = "through"  # when blocks go down, as tier_options; idle: when nobody waits
     tier_wait: float = 10.0  # seconds to await what a request loads; then it is computed
     prefetch: str = OFF  # enqueue: what the disk has of a request is loaded when it comes
     prefetch_ahead: int = 0  # blocks of those that wait; 0: all

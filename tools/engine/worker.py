@@ -56,7 +56,7 @@ class Worker:
         listener = threading.Thread(target=self._listen, args=(source, line), daemon=True)
         listener.start()
         try:
-            while (message := line.get()) is not None:
+            while (message := self._next(line)) is not None:
                 try:
                     self._engine.cache.begun(message["id"])
                     self._generate(message)
@@ -73,6 +73,11 @@ class Worker:
             with self._listening:
                 self._engine.cache.close()
             listener.join(1)  # it has seen the end too, or is about to
+
+    def _next(self, line: queue.SimpleQueue[dict[str, Any] | None]) -> dict[str, Any] | None:
+        if line.empty():
+            self._engine.cache.idle()
+        return line.get()
 
     def _listen(self, source: TextIO, line: queue.SimpleQueue[dict[str, Any] | None]) -> None:
         try:
