@@ -96,6 +96,7 @@ class Moving:
 
     def drain(self) -> None:
         """What was gathered goes down, and what waits by now, for DRAIN seconds at most."""
+        self.step()  # it may have been elected since the last look
         if not self.elected:
             return
         self._arena.tier_flush()
