@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import kvshm
@@ -25,7 +26,7 @@ from .options import Options, kvshm_connector
 
 MODEL = "tiny-llama"
 TOKENS = 32  # of a block
-BLOCK_BYTES = 4 * 2 * TOKENS * 128 * 2  # layers, KV heads, tokens, K and V, bfloat16
+BLOCK_BYTES = 4 * 2 * TOKENS * 128 * 4  # layers, KV heads, tokens, K and V, float32
 OWN_BLOCKS = 40  # of an engine: little more than one request, so that it asks the arena
 AT_ONCE = 5  # requests that an engine is handed
 SAMPLE = 20  # answers that are compared
@@ -75,10 +76,13 @@ def soak(count: int, seed: int, say: Say) -> dict[str, Any]:
         def start(label: str, options: Options) -> Engine:
             return stack.enter_context(Engine(python, options, label, wait=False))
 
-        engines = [start(label, Options(model, connector, TOKENS, num_gpu_blocks=OWN_BLOCKS,
-                                        max_model_len=1024)) for label in "ab"]
-        plain = start("plain", Options(model, None, TOKENS, max_model_len=1024,
-                                       prefix_caching=False))
+        # In bf16 a token may depend on how much of its prompt was found, with kvshm or without.
+        plain_options = Options(model, None, TOKENS, max_model_len=1024, prefix_caching=False,
+                                args={"dtype": "float32"})
+        options = replace(plain_options, connector=connector, prefix_caching=True,
+                          num_gpu_blocks=OWN_BLOCKS)
+        engines = [start(label, options) for label in "ab"]
+        plain = start("plain", plain_options)
         for engine in (*engines, plain):
             engine.ready()
         say(f"started after {time.monotonic() - began:.0f} s")
