@@ -20,14 +20,15 @@ def test_answers_are_right_and_nothing_leaks(kind, seconds):
 
 
 GOOD = {"wrong": [], "failed": [], "left": [], "unsteady": [], "damaged": 0, "answers": 9,
-        "kills": 2, "loaded_blocks": 5, "evicted_blocks": 7, "found_tokens": {"copy": 64}, "blocks": 25,
-        "working_set": 100}
+        "kills": 2, "loaded_blocks": 5, "evicted_blocks": 7, "found_tokens": {"copy": 64},
+        "blocks": 25, "working_set": 100}
 
 
 @pytest.mark.parametrize("field, wrong", [
     ("wrong", ["seat-1: request 3"]), ("failed", ["it died"]), ("left", ["1 blocks_held"]),
     ("unsteady", [{"fds": 9}]), ("damaged", 1), ("answers", 0), ("kills", 0), ("loaded_blocks", 0),
-    ("evicted_blocks", 0), ("found_tokens", {}), ("found_tokens", {"copy": 9, "in-place": 0}), ("blocks", 26)])
+    ("evicted_blocks", 0), ("found_tokens", {}), ("found_tokens", {"copy": 9, "in-place": 0}),
+    ("blocks", 26)])
 def test_it_says_what_does_not_hold(field, wrong):
     assert main.holds(GOOD)
     assert not main.holds({**GOOD, field: wrong})
