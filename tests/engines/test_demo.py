@@ -102,6 +102,21 @@ def test_an_arena_that_is_too_small_costs_reuse_and_nothing_else(short_prompts):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kv", ["in-place", "copy"])
+def test_with_a_disk_below_an_arena_that_is_too_small(short_prompts, tmp_path, kv):
+    path = tmp_path / "demo.tier"
+    ran = demo("--json", "--blocks", "170", "--tier", str(path), "--layer-groups", "2",
+               "--prefetch", "--kv", kv, "--prompts", short_prompts)
+    document = json.loads(ran.stdout)
+    assert document["arena"]["evicted"] > 0 and document["arena"]["loaded"] > 0
+    for name in ("tokens_equal", "logits_bitwise", "logits_max_diff", "survivors_answered",
+                 "arena_valid", "blocks_back_ms", "bytes_copied"):
+        assert document["checks"][name]["holds"], document["checks"][name]
+    assert ran.returncode == (1 if failed(document) else 0)
+    assert not path.exists()
+
+
+@pytest.mark.slow
 def test_three_workers_and_a_table(short_prompts):
     ran = demo("--workers", "3", "--prompts", short_prompts)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -139,6 +154,11 @@ def test_without_sharing_nothing_is_reused(short_prompts):
         (["--prompts", "nowhere.txt"], "cannot read prompts file nowhere.txt: No such file"),
         (["--blocks", "4", "--size", "1MiB"], "not allowed with argument"),
         (["--kv", "magic"], "invalid choice: 'magic'"),
+        (["--prefetch"], "--prefetch needs a --tier"),
+        (["--tier", __file__], "is there already"),
+        (["--tier", "new", "--kv", "off"], "--tier is not for --kv off"),
+        (["--layer-groups", "3"], "2 layers are not 3 groups"),
+        (["--engine", "vllm", "--tier", "new"], "--tier is not for --engine vllm"),
     ],
 )
 def test_a_wrong_call_is_explained(args, message):

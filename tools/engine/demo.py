@@ -19,13 +19,14 @@ from . import report, tokens
 from .asking import DemoError
 from .checks import run_checks
 from .client import WorkerProcess
-from .config import default_block_tokens
+from .config import default_block_tokens, model_config
 from .fleet import Fleet
 from .progress import Progress
 from .scenario import Plan, play
-from .settings import IN_PLACE, MODES, OFF, VLLM, Settings
+from .settings import ENQUEUE, IN_PLACE, MODES, OFF, VLLM, Settings
 
 BUILT_IN = "built-in"
+PAGE, RECORD, FILE_HEAD = 4096, 64, 1 << 20  # bytes: slots are rounded up to; beside each; once
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,6 +54,13 @@ def parser() -> argparse.ArgumentParser:
     size = p.add_mutually_exclusive_group()
     size.add_argument("--blocks", type=int, default=0, help="blocks of the arena (default: enough)")
     size.add_argument("--size", default="", help="bytes of the arena instead, as in 512MiB")
+    p.add_argument("--tier", type=Path, default=None, metavar="FILE",
+                   help="keep blocks on disk, too, in a file that is made for the demo; with fewer "
+                   "--blocks than needed they come back from there (default: none)")
+    p.add_argument("--layer-groups", type=int, default=1, metavar="N",
+                   help="of a block, each loaded and computed by itself (default 1)")
+    p.add_argument("--prefetch", action="store_true",
+                   help="bring what requests in line need from the disk before their turn")
     p.add_argument("--block-tokens", type=int, default=0,
                    help="tokens of a block, and of a prefill chunk (default 64, tiny 16; vllm "
                    "32, and its chunks are of 512)")
@@ -68,13 +76,23 @@ def parser() -> argparse.ArgumentParser:
 
 def check_call(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for name, least in (("workers", 2), ("new_tokens", 1), ("blocks", 0), ("block_tokens", 0),
-                        ("references", 0), ("tp", 1)):
+                        ("references", 0), ("tp", 1), ("layer_groups", 1)):
         if getattr(args, name) < least:
             p.error(f"--{name.replace('_', '-')} must be at least {least}")
-    strange = ("kv", "blocks", "seed") if args.engine == VLLM else ("model", "tp")
+    mine = "kv", "blocks", "seed", "tier", "layer_groups", "prefetch"
+    strange = mine if args.engine == VLLM else ("model", "tp")
     for name in strange:
         if getattr(args, name) != p.get_default(name):
             p.error(f"--{name} is not for --engine {args.engine}")
+    if args.tier is None and args.prefetch:
+        p.error("--prefetch needs a --tier")
+    if args.tier is not None and args.kv == OFF:
+        p.error("--tier is not for --kv off")
+    if args.tier is not None and args.tier.exists():
+        p.error(f"--tier: {args.tier} is there already")
+    layers = model_config(args.tiny, args.seed).layers
+    if layers % args.layer_groups:
+        p.error(f"--layer-groups: the model's {layers} layers are not {args.layer_groups} groups")
     args.kv = VLLM if args.engine == VLLM else args.kv or IN_PLACE
 
 
@@ -118,22 +136,27 @@ def built_in(
     settings = Settings(
         kv=args.kv, tiny=args.tiny, seed=args.seed, directory=args.dir,
         block_tokens=args.block_tokens or default_block_tokens(args.tiny),
+        layer_groups=args.layer_groups, prefetch=ENQUEUE if args.prefetch else OFF,
     )
     host = None
     if settings.kv != OFF:
         from .host import Host
 
-        blocks = args.blocks
-        if not blocks and not args.size:
-            blocks = blocks_wanted(prompts, settings.block_tokens, args.new_tokens)
-        host = Host.create(settings, blocks, args.size)
+        wanted = args.layer_groups * blocks_wanted(prompts, settings.block_tokens, args.new_tokens)
+        host = Host.create(settings, args.blocks or (0 if args.size else wanted), args.size)
         settings = replace(settings, arena=host.name)
+        if args.tier is not None:
+            slot = -(-settings.part_bytes // PAGE) * PAGE + RECORD
+            settings = replace(settings, tier=(str(args.tier.absolute()),),
+                               tier_size=str(2 * wanted * slot + FILE_HEAD))
     try:
         yield Fleet(settings.kv, partial(WorkerProcess, settings), tokens, settings.block_tokens,
                     args.new_tokens, progress), host
     finally:
         if host is not None:
             host.close(args.keep)
+        if args.tier is not None and not args.keep:
+            args.tier.unlink(missing_ok=True)
 
 
 def run(args: argparse.Namespace, prompts: prompts_file.Prompts, progress: Progress) -> int:

@@ -115,6 +115,8 @@ class Host:
             "block_bytes": int(self._arena.block_bytes),
             "registered": stats["registered_total"],
             "evicted": stats["evicted_total"],
+            "loaded": stats["tier_loaded_total"],
+            "prefetched": stats["tier_prefetched_total"],
         }
 
     def close(self, keep: bool) -> None:

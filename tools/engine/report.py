@@ -99,7 +99,8 @@ def text(outcome: Outcome, checks: dict[str, Check], arena: dict[str, Any]) -> s
     if arena:
         lines.append(
             f"arena {arena['name']}: {arena['blocks']} blocks of {arena['block_bytes']} bytes, "
-            f"{arena['registered']} registered, {arena['evicted']} evicted"
+            f"{arena['registered']} registered, {arena['evicted']} evicted, "
+            f"{arena['loaded']} loaded from disk"
         )
     crash = outcome.crash
     if crash is not None:
