@@ -124,8 +124,8 @@ class Config:
                                    "sake")
     tier_min_priority: int = _option(0, whole(0, 100), "blocks of a lower one are not written")
     tier_mover: str = _option("auto", choice("auto", "off"),
-                              "may be who moves blocks for all engines, or never: then another "
-                              "process must")
+                              "may be who moves blocks for all engines, or never: then kvshm "
+                              "agent --tier, or another engine, must")
     tier_min_speed: int = _option(0, SIZE, "bytes a second that computing blocks anew makes: a "
                                            "slower disk is not loaded from; 0 = off")
     tier_wait: float = _option(5.0, seconds(0, 3600),

@@ -207,3 +207,23 @@ def test_the_parts_of_a_block_go_together(arena):
                                   for own in EVERY))
     ahead.begun("one")
     quiet(arena)
+
+
+def test_what_found_no_room_in_the_queue_is_asked_for_later(arena_name, tmp_path):
+    """By a process without a tier, which sees nothing of the disk; while nobody moves."""
+    with kvshm.Arena.open(arena_name, blocks=8, block_bytes=4096) as arena:
+        ahead = Ahead(arena)
+        assert ahead.arrived("one", [keys(1500, 31)]) == 1500
+        assert ahead.arrived("two", [keys(1000, 32)]) == 548  # the queue has 2048 places
+        assert ahead.arrived("three", [keys(10, 33)]) == 0 and ahead.begun("one") == 0
+        with kvshm.Arena.open(arena_name, blocks=8, block_bytes=4096, tier=tmp_path / "new",
+                              tier_size="1MiB"):
+            assert eventually(lambda: ahead.begun("nobody") == 0 and ahead.queued == 2510)
+
+
+def test_behind_a_miss_nothing_is_asked_for(arena):
+    on_disk_alone(arena, LINE[0])
+    ahead = Ahead(arena)
+    assert ahead.arrived("one", [np.concatenate([LINE[0][:2], keys(2, 34), LINE[0][2:]])]) == 2
+    assert eventually(lambda: in_memory(arena)[0] == 2)
+    quiet(arena)
