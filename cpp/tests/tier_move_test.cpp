@@ -175,7 +175,11 @@ TEST(TierMove, ATailBringsItsHeadAlong) {
   EXPECT_EQ(kvshm_tier_store(pool.a, &last, 1), 1);
   ASSERT_EQ(kvshm_tier_drain(pool.a, 10000), 0);
   ASSERT_EQ(kvshm_release(pool.a, lease), 0);
-  EXPECT_EQ(tier_of(pool.a).slots_ready, 10u);
+  const kvshm_stats s2 = stats(pool.a);
+  EXPECT_EQ(tier_of(pool.a).slots_ready, 10u)
+      << "stored " << s2.tier_stored_total << ", dropped " << s2.tier_dropped_total << ", present "
+      << s2.tier_present_total << ", failed " << s2.tier_store_failed_total << ", rejected "
+      << s2.tier_rejected_total;
   ASSERT_EQ(kvshm_clear(pool.a), 10);
   EXPECT_EQ(load_chain(pool.a, keys).right, 10u);
 }

@@ -29,6 +29,8 @@ constexpr std::int64_t kWaterMs = 50;
 constexpr std::uint32_t kWaterSample = 256, kWaterBatch = 16;
 constexpr std::size_t kFetches = 4;  // loads ahead at once, so that one of demand comes soon
 
+std::uint64_t key_of(unsigned lane, std::uint64_t ticket) { return ticket * kLanes + lane; }
+
 bool anything_waits(const Arena& a) {
   for (unsigned lane = 0; lane < kLanes; lane++)
     if (waiting(a, lane)) return true;
@@ -67,6 +69,8 @@ void Mover::resign() {
   if (!leads_.exchange(false, kRelaxed)) return;
   todo_.clear();
   later_.clear();
+  shared_.clear();
+  owed_.clear();
   t_.g2.queues->mover.slot.store(0, kRelaxed);
   t_.image->queues->mover.slot.store(0, kRelaxed);
   leave_post(t_.g2, KVSHM_POST_MOVER);
@@ -74,6 +78,10 @@ void Mover::resign() {
 
 void Mover::item_over(unsigned lane, std::uint64_t ticket) {
   if (lane == kNoLane || !leads_.load(kRelaxed)) return;
+  if (const auto more = shared_.find(key_of(lane, ticket)); more != shared_.end()) {
+    if (!--more->second) shared_.erase(more);
+    return;  // a parent's, or the block's with parents left
+  }
   intake_.end(lane, ticket);
   std::lock_guard<std::mutex> lock(mutex_);
   idle_.wake();
@@ -83,6 +91,11 @@ void Mover::item_over(unsigned lane, std::uint64_t ticket) {
 std::int64_t Mover::nap() const {
   if (leads_.load(kRelaxed)) return kLookMs;
   return t_.options.mover != KVSHM_OFF && anything_waits(t_.g2) ? kStandMs : kRestMs;
+}
+
+// The ticket of a block that brings n parents along ends with the last of them.
+void Mover::share(unsigned lane, std::uint64_t ticket, std::size_t n) {
+  if (lane != kNoLane) shared_[key_of(lane, ticket)] += unsigned(n);
 }
 
 // What was to be gathered is due: told so, enough of it, or old enough.

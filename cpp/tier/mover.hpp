@@ -140,6 +140,7 @@ class Mover {
   void begin_fetches();
   void begin_fetch(const Waiting& w);
   void item_over(unsigned lane, std::uint64_t ticket);
+  void share(unsigned lane, std::uint64_t ticket, std::size_t n);
   std::int64_t nap() const;
   // stores.cpp
   bool may_store() const;
@@ -214,6 +215,7 @@ class Mover {
     unsigned lane;
     std::uint64_t ticket;
   };
+  std::unordered_map<std::uint64_t, unsigned> shared_;  // tickets of several: how many others
   std::unordered_map<std::uint32_t, Turn> owed_;  // by slot: of written_ and pages
   std::deque<OpPtr> ready_loads_, ready_writes_;   // begun, with pieces to issue
   std::deque<OpPtr> ready_fetches_;                // the same of loads ahead

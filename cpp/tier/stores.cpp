@@ -102,7 +102,8 @@ bool Mover::queue_parents(const Store& s) {
   Store behind = s;
   behind.first = false;
   todo_.push_front(behind);
-  for (const kvshm_handle& p : up) todo_.push_front({p, false});
+  for (const kvshm_handle& p : up) todo_.push_front({p, false, s.lane, s.ticket});
+  share(s.lane, s.ticket, up.size());
   return true;
 }
 
