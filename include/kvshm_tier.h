@@ -45,26 +45,26 @@ typedef struct kvshm_tier_options {
   size_t size;
   const char *const *paths; /* absolute; made if absent, mode 0600 */
   uint32_t npaths;
-  uint32_t engine;      /* KVSHM_TIER_... */
-  uint32_t direct;      /* O_DIRECT: KVSHM_AUTO tries, KVSHM_REQUIRE fails without, KVSHM_OFF */
-  uint32_t sync;        /* 1 = fdatasync before a slot can be found: it survives a power cut */
-  uint32_t write;       /* KVSHM_TIER_WRITE_... */
-  uint32_t admit;       /* offers of a key, by any process, before it is written; halved as time
+  uint32_t engine;       /* KVSHM_TIER_... */
+  uint32_t direct;       /* O_DIRECT: KVSHM_AUTO tries, KVSHM_REQUIRE fails without, KVSHM_OFF */
+  uint32_t sync;         /* 1 = fdatasync before a slot can be found: it survives a power cut */
+  uint32_t write;        /* KVSHM_TIER_WRITE_... */
+  uint32_t admit;        /* offers of a key, by any process, before it is written; halved as time
                          * goes on; 0 and 1 = the first */
-  uint32_t queue;       /* blocks that wait in one of the arena's queues when this process offers
+  uint32_t queue;        /* blocks that wait in one of the arena's queues when this process offers
                          * one more, at most; 0 = 1024, up to 2048; more are dropped */
-  uint32_t deadline_ms; /* a transfer that takes longer: the tier is stalled; 0 = 5000 */
-  uint64_t bytes;       /* budget of all files together; 0 = what the file has */
-  uint64_t min_speed;   /* bytes a second that computing the blocks anew would make; a tier whose
+  uint32_t deadline_ms;  /* a transfer that takes longer: the tier is stalled; 0 = 5000 */
+  uint64_t bytes;        /* budget of all files together; 0 = what the file has */
+  uint64_t min_speed;    /* bytes a second that computing the blocks anew would make; a tier whose
                          * loads are slower (measured over 16 MiB and more) is not loaded from, but
                          * for one try every 10 s; 0 = whatever it makes */
-  uint64_t gather;      /* bytes; 0 = 64 MiB */
-  uint32_t age_ms;      /* 0 = 1000 */
-  uint32_t low;         /* thousandths of the blocks; 0 = 250 */
-  uint32_t mover;       /* KVSHM_AUTO: moves for all when elected; KVSHM_OFF: never; then somebody
+  uint64_t gather;       /* bytes; 0 = 64 MiB */
+  uint32_t age_ms;       /* 0 = 1000 */
+  uint32_t low;          /* thousandths of the blocks; 0 = 250 */
+  uint32_t mover;        /* KVSHM_AUTO: moves for all when elected; KVSHM_OFF: never; then somebody
                          * else must (kvshm agent), or nothing goes down */
-  uint32_t stores;      /* blocks being written at once, at most; 0 = 16 */
-  uint32_t min_prefix;  /* blocks up to there in its chain, its own included, that a block needs to
+  uint32_t stores;       /* blocks being written at once, at most; 0 = 16 */
+  uint32_t min_prefix;   /* blocks up to there in its chain, its own included, that a block needs to
                          * be written for its own sake; 0 and 1 = any */
   uint32_t min_priority; /* of a block, to be written; 0 = any */
   uint64_t reserved[3];
@@ -96,7 +96,7 @@ typedef struct kvshm_tier {
   uint64_t rebuild_done, rebuild_total;    /* slots looked at, of how many */
   uint32_t queued, in_flight, align, registered; /* align: of offsets, by the file system;
                                                   * registered: 1 = the arena is, as buffers */
-  uint32_t mover;      /* 1 = this process moves for all, 2 = another one, 0 = nobody */
+  uint32_t mover; /* 1 = this process moves for all, 2 = another one, 0 = nobody */
   uint32_t mover_pid;
   uint32_t fetching; /* keys asked for ahead that wait */
   uint32_t reserved;
@@ -131,10 +131,10 @@ KVSHM_API int kvshm_tier_drain(kvshm_arena *a, uint32_t timeout_ms);
  * comes in order. Returns how many were queued (up to 2048 wait); never waits. Asked for longer than
  * 10 s ago they are dropped. */
 KVSHM_API int64_t kvshm_prefetch(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys);
-enum {                          /* where the disk stands with a key */
-       KVSHM_TS_NONE = 0,       /* not there, or no look-up is possible now; it may wait in a queue */
-       KVSHM_TS_WRITING = 1,    /* being written */
-       KVSHM_TS_STORED = 2      /* can be found */
+enum {                       /* where the disk stands with a key */
+       KVSHM_TS_NONE = 0,    /* not there, or no look-up is possible now; it may wait in a queue */
+       KVSHM_TS_WRITING = 1, /* being written */
+       KVSHM_TS_STORED = 2   /* can be found */
 };
 /* One KVSHM_TS_... for each key: what became of an offer. Holds and touches nothing. */
 KVSHM_API int kvshm_tier_status(kvshm_arena *a, const kvshm_key *keys, uint32_t nkeys,

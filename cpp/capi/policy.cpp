@@ -17,9 +17,10 @@ constexpr std::int64_t kWriterMs = 20;  // for another process to write a table
 
 int has_thread(kvshm_arena* h, std::uint32_t post) {
   if (post != KVSHM_POST_MOVER || !h->tier.load(std::memory_order_acquire)) return 0;
-  return fail(-EBUSY, "the tier of this handle of arena %s stands for that post", h->impl->name.c_str());
+  return fail(-EBUSY, "the tier of this handle of arena %s stands for that post",
+              h->impl->name.c_str());
 }
-}
+}  // namespace
 
 extern "C" {
 

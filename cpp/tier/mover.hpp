@@ -216,12 +216,12 @@ class Mover {
     std::uint64_t ticket;
   };
   std::unordered_map<std::uint64_t, unsigned> shared_;  // tickets of several: how many others
-  std::unordered_map<std::uint32_t, Turn> owed_;  // by slot: of written_ and pages
-  std::deque<OpPtr> ready_loads_, ready_writes_;   // begun, with pieces to issue
-  std::deque<OpPtr> ready_fetches_;                // the same of loads ahead
-  std::vector<OpPtr> flying_;                      // all pieces issued
-  std::deque<OpPtr> come_;                         // loads that have landed, to be checked
-  std::vector<std::unique_ptr<Bounce>> pages_;     // for pages to come
+  std::unordered_map<std::uint32_t, Turn> owed_;        // by slot: of written_ and pages
+  std::deque<OpPtr> ready_loads_, ready_writes_;        // begun, with pieces to issue
+  std::deque<OpPtr> ready_fetches_;                     // the same of loads ahead
+  std::vector<OpPtr> flying_;                           // all pieces issued
+  std::deque<OpPtr> come_;                              // loads that have landed, to be checked
+  std::vector<std::unique_ptr<Bounce>> pages_;          // for pages to come
   struct Piece {
     Op* op;
     std::uint64_t at;

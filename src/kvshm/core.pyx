@@ -460,8 +460,8 @@ cdef class Arena(Attachment):
         return tier_of.store(self, handles)
 
     def tier_cancel(self, handles):
-        """Take offers of these blocks back, whoever made them, that are not begun; how many. What is
-        begun is ended, and its block stays as it is until then."""
+        """Take offers of these blocks back, whoever made them, that are not begun; how many. What
+        is begun is ended, and its block stays as it is until then."""
         return tier_of.cancel(self, handles)
 
     def tier_flush(self):
