@@ -13,6 +13,7 @@ import pytest
 from kvshm.tools.vllm.client import Request, close_all
 from kvshm.tools.vllm.options import kvshm_connector
 from support import shm_dir
+from support.arenas import eventually
 
 PROMPTS, TOKENS, LOADED = 8, 1000, 992
 
@@ -90,3 +91,21 @@ def test_more_than_fits_in_memory_and_a_restart(new_engine, tmp_path):
         close_all((a, b))
     finally:
         forget(name)
+
+
+def test_an_engine_that_idles_writes_what_it_gathered(new_engine, tmp_path, full_only):
+    """tier_write="idle", in an engine that steps by itself as `vllm serve` does: the step after the
+    last request has nothing scheduled."""
+    name = f"test-vllm-idle-{os.getpid()}"
+    engine = new_engine(label="idle", multiprocessing=True, connector=kvshm_connector(
+        {"name": name, "size": "10MiB", "tier": str(tmp_path / "tier"), "tier_size": "64MiB",
+         "tier_write": "idle"}))
+    try:
+        with kvshm.Arena.attach(name) as arena:
+            for seed in range(2):
+                one(engine, Request(prompt(seed), 16))
+                wanted = (seed + 1) * LOADED // 32
+                assert eventually(lambda: arena.stats().tier_stored_total >= wanted, 20)
+    finally:
+        close_all((engine,))
+        kvshm.remove(name, force=True)
