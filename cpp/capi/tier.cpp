@@ -71,8 +71,13 @@ bool kvshm::offers_at_release(const kvshm_arena* h) {
 void kvshm::offer_released(kvshm_arena* h, const kvshm_handle* b, std::uint32_t n) {
   tier::Tier* t = h->tier.load(std::memory_order_acquire);
   Arena& a = *h->impl;
-  for (std::uint32_t i = 0; i < n; i++)
-    if (!peek(*t->image, a.hot[b[i].id].load_key())) tier::offer(a, t, &b[i], 1, false);
+  for (std::uint32_t i = 0; i < n; i++) {
+    if (!a.in_range(b[i].id)) continue;
+    const Hot& hot = a.hot[b[i].id];  // a look: the mover looks again before it copies
+    if (!is_ready(hot.word.load(std::memory_order_relaxed)) || peek(*t->image, hot.load_key()))
+      continue;
+    tier::offer(a, t, &b[i], 1, false);
+  }
 }
 
 extern "C" {

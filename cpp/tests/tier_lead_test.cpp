@@ -215,6 +215,16 @@ TEST(TierLead, AtRelease) {
   EXPECT_EQ(stored(t.pool.a, keys), 0u);
   ASSERT_EQ(kvshm_release(t.pool.a, lease), 0);
   EXPECT_TRUE(await_stored(t.pool.a, keys, 8));
+  // A fill that is left after it was published is given back, too.
+  const keys_t left = keys_of(100, 2);
+  handles_t f(2);
+  ASSERT_EQ(kvshm_allocate(t.pool.a, 2, raw(left), nullptr, f.data(), nullptr, nullptr), 0);
+  ASSERT_EQ(kvshm_fill_begin(t.pool.a, f[0], 0), 0);
+  write_payload(t.pool.a, f[0].id, left[0]);
+  ASSERT_EQ(kvshm_fill_arrive(t.pool.a, f[0], 0), 0);
+  ASSERT_EQ(kvshm_publish(t.pool.a, f[0]), 0);
+  ASSERT_EQ(kvshm_abort(t.pool.a, f.data(), 2), 0);
+  EXPECT_TRUE(await_stored(t.pool.a, left, 1));
   // And no second time.
   const std::uint64_t offered = stats(t.pool.a).tier_offered_total;
   std::uint32_t ids[8];

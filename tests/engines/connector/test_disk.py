@@ -352,7 +352,7 @@ def test_seldom_used_blocks_are_not_written(tiered, truth, prompt):
     ({"tier_write": "lazy", "tier_age": 3600, "tier_gather": 0}, True),
     ({"tier_write": "lazy", "tier_age": 0.05}, True),
     ({"tier_write": "watermark", "tier_low": 0.001}, False),
-    ({"tier_write": "watermark", "tier_low": 1}, True), ({"tier_write": "release"}, False)],
+    ({"tier_write": "watermark", "tier_low": 1}, True), ({"tier_write": "release"}, True)],
     ids=str)
 def test_when_blocks_go_down(tiered, truth, prompt, options, written):
     """While the request that they are of still runs."""
@@ -372,15 +372,6 @@ def test_when_blocks_go_down(tiered, truth, prompt, options, written):
         assert not any(there())
     assert one.status == "running"
     a.drain()
-
-
-def test_release_writes_what_was_loaded(tiered, truth, prompt):
-    a = tiered(options={"tier_write": "release"}, cached=False)
-    arena, look = arena_of(a), truth(a)
-    keys = keys_of(look, a.run(prompt(SIZE + 3), 1))
-    assert a.workers[0]._worker.arena.tier_drain(10)
-    assert not (arena.presence(keys) & kvshm.Presence.G3).any()
-    assert written(a, look, a.run(prompt(SIZE + 3), 1))
 
 
 def test_what_is_not_worth_a_write(tiered, truth, prompt):
