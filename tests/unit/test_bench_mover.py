@@ -16,7 +16,7 @@ import pytest
 
 from kvshm.tools.benchmarks import bench, main, p5_disk
 from kvshm.tools.benchmarks.mounts import Mounts
-from kvshm.tools.benchmarks.mover import calls, layers, overlap
+from kvshm.tools.benchmarks.mover import breakeven, calls, layers, overlap
 from kvshm.tools.benchmarks.progress import Progress
 from kvshm.tools.benchmarks.rows import AT_LEAST, Row, Target
 
@@ -82,7 +82,8 @@ def test_what_the_pipeline_hides(folder: Path) -> None:
 def test_the_document() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "kvshm.tools.benchmarks", "mover", "--json", "--quick", "--rounds",
-         "1", "--only", "M1", "--native", "none", "--root", str(ROOT)],
+         "1", "--only", "M1", "--tokens-per-second", "1", "--token-bytes", str(MIB), "--native",
+         "none", "--root", str(ROOT)],
         capture_output=True, text=True, timeout=200)
     assert done.returncode in (0, 1), done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
@@ -92,6 +93,11 @@ def test_the_document() -> None:
     rows = {one["what"]: one for one in document["targets"]["M1"]["detail"]}
     for what in ("G2 to G1 by a copy, beside computing", "the same by plain memcpy"):
         assert rows[what]["value"] is None or rows[what]["value"] > 0
+    for what in (breakeven.MEMORY, breakeven.DISK):
+        found = rows[what]
+        assert found["unit"] == "tokens"
+        # A model of a token a second, and less than a block a token: the first block is worth it.
+        assert found["value"] == 2 or found["note"].startswith("not measured: "), found
     assert not [one for one in os.listdir(p5_disk.default_folder())
                 if one.startswith(f"kvshm-bench-{os.getpid()}")]
 
@@ -105,3 +111,19 @@ def test_of_several_figures_the_worst_is_the_headline() -> None:
     assert main.headline(targets) == {
         "overlap": 1.1, "layerwise_hidden": 0.7, "gather_min_ratio": 0.8}
     assert set(main.headline(targets[:1]).values()) == {1.1, None}
+
+
+def test_the_break_even_length() -> None:
+    """100 us before the first byte and 2 GB/s: a token of 100,000 bytes takes 50 us to come."""
+    block = 1_000_000
+    disk = breakeven.Times(block, 600e-6, 101 * block, 600e-6 + 100 * 500e-6)
+    assert disk.begin == pytest.approx(100e-6) and 1 / disk.each == pytest.approx(2e9)
+    slow, fast = breakeven.Cost(10_000, 100_000), breakeven.Cost(19_900, 100_000)
+    assert breakeven.tokens([disk], slow) == 10, "a block, the least that can be loaded"
+    assert breakeven.tokens([disk], fast) == pytest.approx(100e-6 / (1 / 19_900 - 50e-6))
+    assert breakeven.tokens([disk], breakeven.Cost(20_001, 100_000)) is None
+    assert breakeven.tokens([disk, disk], breakeven.Cost(10_001, 100_000)) is None
+    assert breakeven.tokens([disk, disk], breakeven.Cost(9_900, 100_000)) == pytest.approx(
+        200e-6 / (1 / 9_900 - 100e-6))
+    never = breakeven.row("", [disk], breakeven.Cost(20_001, 100_000))
+    assert never.value is None and never.note.startswith("never: ")

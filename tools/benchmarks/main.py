@@ -18,7 +18,7 @@ from . import (arenas, e_hits, fio, gather, machine, p1_lookup, p2_match, p3_cop
 from .bench import QUICK, Bench, Scale
 from .connector import v1_request, v2_transfers
 from .mounts import mounted
-from .mover import calls, layers, overlap
+from .mover import breakeven, calls, layers, overlap
 from .native import BenchError
 from .peers import measure, table
 from .peers.catalog import PEERS
@@ -160,7 +160,9 @@ def _mover(args: argparse.Namespace) -> int:
             print(f"tools/bench: {e}", file=sys.stderr)
             return 2
         measures: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
-            "M1": (overlap.TITLE, lambda bench: overlap.measure(bench, folder, nbytes, rounds)),
+            "M1": (overlap.TITLE, lambda bench: overlap.measure(
+                bench, folder, nbytes, rounds,
+                breakeven.Cost(args.tokens_per_second, args.token_bytes))),
             "M2": (layers.TITLE, lambda bench: layers.measure(bench, folder, size, rounds)),
             "M3": (calls.TITLE, lambda bench: calls.measure(bench, folder, load, rounds)),
             "gather": (gather.TITLE, gather.measure),
@@ -276,9 +278,10 @@ def _parser() -> argparse.ArgumentParser:
     mover = commands.add_parser(
         "mover", help="what moving blocks costs who computes meanwhile",
         description="M1: transfers between disk, memory and engine beside computing, of the longer "
-                    "alone. M2: how much of a load the layer-wise pipeline hides. M3: an engine's "
-                    "calls while the disk is slow. gather: as tools/bench gather. Exit status: 0 "
-                    "if the targets hold, 1 if one is broken, 2 if it could not be measured.")
+                    "alone, and from how many tokens on loading is faster than computing. M2: how "
+                    "much of a load the layer-wise pipeline hides. M3: an engine's calls while the "
+                    "disk is slow. gather: as tools/bench gather. Exit status: 0 if the targets "
+                    "hold, 1 if one is broken, 2 if it could not be measured.")
     mover.add_argument("--json", action="store_true", help="one JSON document in place of a table")
     mover.add_argument("--only", type=_some_of(MOVER), metavar="M1,M2,...",
                        help="these only")
@@ -287,6 +290,12 @@ def _parser() -> argparse.ArgumentParser:
                             "end; default: where temporary files go, on a disk")
     mover.add_argument("--quick", action="store_true",
                        help="a tiny model, little data: shows that it works")
+    mover.add_argument("--tokens-per-second", type=_positive, metavar="N",
+                       default=breakeven.Cost.tokens_per_second,
+                       help="that computing makes, for the break-even length; default: %(default)s")
+    mover.add_argument("--token-bytes", type=_positive, metavar="N",
+                       default=breakeven.Cost.token_bytes,
+                       help="of KV a token, for the break-even length; default: %(default)s")
     mover.add_argument("--rounds", type=_rounds, metavar="N",
                        help="samples of each figure, in place of 9")
     mover.add_argument("--native", type=Path, required=True, help=argparse.SUPPRESS)
@@ -317,6 +326,12 @@ def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
         return [name for name in order if name in names]
 
     return read
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 1 << 40:
+        raise argparse.ArgumentTypeError(f"{text}: expected 1 or more")
+    return int(text)
 
 
 def _rounds(text: str) -> int:

@@ -13,6 +13,7 @@ from statistics import median
 from ..bench import Bench
 from ..native import BenchError, Role
 from ..rows import Row, row, skipped
+from . import breakeven
 
 TITLE = "overlap: moving and computing together, of the longer alone"
 BLOCK = 2 << 20
@@ -33,8 +34,11 @@ def side(bench: Bench, stack: ExitStack, kind: str,
     return stack.enter_context(role)
 
 
-def measure(bench: Bench, folder: Path, nbytes: int, rounds: int) -> list[Row]:
+def measure(bench: Bench, folder: Path, nbytes: int, rounds: int,
+            cost: breakeven.Cost | None = None) -> list[Row]:
+    cost = cost or breakeven.Cost()
     rows = []
+    from_disk: breakeven.Times | str = ""
     cpus = sorted(os.sched_getaffinity(0))
     for what, where, more in ((UP, cpus[-1:], {"limit": MOST}), (ALSO, cpus, {})):
         with ExitStack() as stack:
@@ -44,9 +48,11 @@ def measure(bench: Bench, folder: Path, nbytes: int, rounds: int) -> list[Row]:
                 found = role.facts
             except BenchError as error:
                 rows.append(skipped(what, "x", str(error), **more))
+                from_disk = str(error)
                 continue
             note = f"{found['engine']}, {'O_DIRECT' if found['direct'] else 'page cache'}"
             rows += _rounds(bench, role, rounds, what, note, nbytes, **more)
+            from_disk = breakeven.times(role, BLOCK, nbytes, 1, rounds)
         (folder / "overlap").unlink(missing_ok=True)
     passes = 4
     for what, how in ((OUT, "kvshm"), (PLAIN, "plain")):
@@ -56,6 +62,12 @@ def measure(bench: Bench, folder: Path, nbytes: int, rounds: int) -> list[Row]:
             note = f"{role.facts['cores']} cores"
             rows += _rounds(bench, role, rounds, what, note, nbytes * passes,
                             reference=how == "plain")
+            if how == "kvshm":
+                copied = breakeven.times(role, BLOCK, nbytes, passes, rounds)
+    rows.append(breakeven.row(breakeven.MEMORY, [copied], cost))
+    # What comes from the disk is copied after that, as what was in memory is.
+    rows.append(skipped(breakeven.DISK, "tokens", from_disk) if isinstance(from_disk, str) else
+                breakeven.row(breakeven.DISK, [from_disk, copied], cost))
     return rows
 
 

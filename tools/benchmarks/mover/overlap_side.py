@@ -52,20 +52,21 @@ def up(args: dict[str, str]) -> None:
     if not arena.tier_drain(LIMIT):
         raise SystemExit("the tier is not written")
 
-    def come(units: float) -> Facts:
-        arena.evict(keys)
+    def come(units: float, wanted: np.ndarray = keys) -> Facts:
+        arena.evict(wanted)
         began = time.perf_counter()
-        with arena.match(keys, load=True) as lease:
+        with arena.match(wanted, load=True) as lease:
             compute(units)
             there = lease.wait(LIMIT)
             seconds = time.perf_counter() - began
-            if not there or len(lease) != n:
-                raise SystemExit(f"{len(lease)} of {n} blocks came")
+            if not there or len(lease) != len(wanted):
+                raise SystemExit(f"{len(lease)} of {len(wanted)} blocks came")
         return {"seconds": seconds}
 
     tier = arena.tier
     assert tier is not None
-    serve({"compute": compute, "move": come, "both": come},
+    serve({"compute": compute, "move": come, "both": come,
+           "one": lambda units: come(units, keys[:1])},
           {"engine": tier.engine, "direct": tier.direct})
 
 
@@ -105,10 +106,16 @@ def out(args: dict[str, str]) -> None:
         thread.join()
         return {"seconds": time.perf_counter() - began}
 
+    def one(_: float) -> Facts:
+        began = time.perf_counter()
+        with arena.match(keys[:1]) as found:
+            found.copy_out(0, own[0])
+        return {"seconds": time.perf_counter() - began}
+
     passes = int(args["passes"])
     how = plain if args["how"] == "plain" else copy
     serve({"compute": compute, "move": lambda units: go(how, passes, 0),
-           "both": lambda units: go(how, passes, units)},
+           "both": lambda units: go(how, passes, units), "one": one},
           {"cores": len(cpus), "bytes": n * block * passes})
 
 

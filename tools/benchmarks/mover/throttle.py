@@ -19,10 +19,11 @@ class Refused(Exception):
 class Throttle:
     """Bytes a second, read and written, by the kernel (blkio.throttle or io.max)."""
 
-    def __init__(self, path: Path) -> None:
-        """path: a file, or a folder of files, on the disk that is meant."""
+    def __init__(self, path: Path, name: str = "") -> None:
+        """path: a file, or a folder of files, on the disk that is meant. name: where one process
+        has several."""
         self._disk = disk_of(path)
-        name = f"kvshm-bench.{os.getpid()}"
+        name = f"kvshm-bench.{os.getpid()}{name}"
         self._old = (GROUPS / "blkio").is_dir()
         self._group = GROUPS / "blkio" / name if self._old else GROUPS / name
         try:
@@ -43,10 +44,14 @@ class Throttle:
                           for way, limit in (("rbps", read), ("wbps", write)))
         (self._group / "io.max").write_text(f"{self._disk} {limits}")
 
+    @property
+    def members(self) -> Path:
+        """A process that writes its id here is inside."""
+        return self._group / "cgroup.procs"
+
     def command(self, command: list[str]) -> list[str]:
         """The same, inside."""
-        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self._group / "cgroup.procs"),
-                *command]
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.members), *command]
 
     def _remove(self) -> None:
         end = time.monotonic() + LIMIT
