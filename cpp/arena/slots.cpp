@@ -46,6 +46,7 @@ void write_identity(Arena& a, const kvshm_options& o) {
   r.pid_ns = pid_namespace();
   r.device_memory.store(0, std::memory_order_relaxed);
   r.device_bytes.store(0, std::memory_order_relaxed);
+  r.tier.word.store(0, std::memory_order_relaxed);
   r.drain_until.store(0, std::memory_order_relaxed);
   r.quota.store(a.quota, std::memory_order_relaxed);
   char name[sizeof r.label] = {};

@@ -56,11 +56,9 @@ void count_one(Arena& a, Take how, bool touch) {
     if (!rc && !holds_ready(a, b[i].id, b[i].seq))
       rc = fills(a, b[i].id, b[i].seq) ? -KVSHM_ESTATE : -KVSHM_ENOTMINE;
     if (!rc) rc = release_hold(a, b[i].id, ticks);
-    if (rc)
-      first = misuse(a, rc);
-    else if (offers)
-      offer_released(h, &b[i], 1);
+    if (rc) first = misuse(a, rc);
   }
+  if (offers) offer_released(h, b, n);  // head first
   return first;
 }
 

@@ -9,6 +9,7 @@
 #include "evict/choose.hpp"
 #include "evict/controller.hpp"
 #include "evict/evict.hpp"
+#include "tier/tier.hpp"
 
 using namespace kvshm;
 
@@ -16,7 +17,8 @@ namespace {
 constexpr std::int64_t kWriterMs = 20;  // for another process to write a table
 
 int has_thread(kvshm_arena* h, std::uint32_t post) {
-  if (post != KVSHM_POST_MOVER || !h->tier.load(std::memory_order_acquire)) return 0;
+  const tier::Tier* t = h->tier.load(std::memory_order_acquire);
+  if (post != KVSHM_POST_MOVER || !t || t->options.mover == KVSHM_OFF) return 0;
   return fail(-EBUSY, "the tier of this handle of arena %s stands for that post",
               h->impl->name.c_str());
 }

@@ -179,7 +179,8 @@ void Scene::prohibit() {
   rest(g.uses_off + uses_lines(g.blocks) * sizeof(UsesLine), g.shadow_off);
   rest(g.shadow_off + shadow_bytes(g.blocks), g.tenants_off);
   rest(g.tenants_off + kTenants * sizeof(Tenant), g.marks_off);
-  rest(g.events_off, g.data_off);
+  rest(g.events_off, g.queues_off);
+  rest(g.queues_off + sizeof(Queues), g.data_off);
 }
 
 void Scene::reshaped() {
@@ -223,6 +224,13 @@ void Scene::reset() {
     put_back(g.shadow_off, shadow_bytes(g.blocks));
     put_back(g.tenants_off, kTenants * sizeof(Tenant));
     if (marks_dirty_) put_back(g.marks_off, g.events_off - g.marks_off);
+    // With another rule of the mover's, calls of every kind offer blocks.
+    const std::size_t rule = g.queues_off + sizeof(MoverNote);
+    for (const auto& [offset, n] : dirty_)
+      if (offset < rule && offset + n > g.queues_off) {
+        put_back(g.queues_off, sizeof(Queues));
+        break;
+      }
     for (const auto& [offset, n] : dirty_)
       raw_copy(host::memory() + offset, golden_.get() + offset, n);
   }

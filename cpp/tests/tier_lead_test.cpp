@@ -3,6 +3,7 @@
 // becomes of its work when it is killed in the midst.
 #include <algorithm>
 
+#include "capi/call.hpp"
 #include "disk_support.hpp"
 #include "tier/queues.hpp"
 #include "tier_support.hpp"
@@ -153,6 +154,30 @@ TEST(TierLead, ControlASuccessorThatForgetsLosesSome) {
   }
 }
 
+// A leader that was killed while its disk hung says nothing about anybody else's, whoever has its slot.
+TEST(TierLead, AStallThatIsOverIsForgotten) {
+  Two t("forgotten", {});
+  kvshm_arena* a = t.mover();
+  kvshm_arena* image = attach(tier_of(a).image);
+  ASSERT_NE(image, nullptr);
+  const unsigned slot = image->impl->queues->mover.slot.load() - 1;
+  auto& word = image->impl->slots[slot].tier.word;
+  // As the dead one leaves it: its note, and its word.
+  ASSERT_EQ(kvshm_close(a, 10000), 0);
+  word = KVSHM_TIER_STALLED;
+  image->impl->queues->mover.slot = slot + 1;
+  TierSpec s;
+  s.mover = KVSHM_OFF;
+  kvshm_arena* next = t.pool.another();
+  ASSERT_EQ(open_tier(next, t.file.path, s), 0) << kvshm_last_error();
+  EXPECT_TRUE(await_tier(next));
+  EXPECT_TRUE(await_tier(t.pool.a));
+  usleep(1200000);
+  EXPECT_EQ(tier_of(next).state, KVSHM_TIER_OK);
+  EXPECT_EQ(tier_of(t.pool.a).state, KVSHM_TIER_OK);
+  kvshm_close(image, 1000);
+}
+
 TEST(TierLead, LazyGathers) {
   TierSpec s = with(KVSHM_TIER_WRITE_LAZY);
   s.gather = 32 * kBytes;
@@ -225,6 +250,9 @@ TEST(TierLead, AtRelease) {
   ASSERT_EQ(kvshm_publish(t.pool.a, f[0]), 0);
   ASSERT_EQ(kvshm_abort(t.pool.a, f.data(), 2), 0);
   EXPECT_TRUE(await_stored(t.pool.a, left, 1));
+  const keys_t chain = keys_of(200, 40);  // dropped: tail first, offered head first
+  cache_chain(t.pool.a, chain);
+  EXPECT_TRUE(await_stored(t.pool.a, chain, 40));
   // And no second time.
   const std::uint64_t offered = stats(t.pool.a).tier_offered_total;
   std::uint32_t ids[8];
@@ -258,7 +286,9 @@ TEST(TierLead, WhatIsAskedForGoesFirst) {
   s.stores = 1;
   t.mover(s);
   unsigned early = 0;
-  while (stored(t.pool.a, asked) < 20) early = std::max(early, stored(t.pool.a, usual));
+  for (const std::int64_t end = now_ms() + 20000; stored(t.pool.a, asked) < 20 && now_ms() < end;)
+    early = std::max(early, stored(t.pool.a, usual));
+  EXPECT_EQ(stored(t.pool.a, asked), 20u);
   EXPECT_LE(early, 20u) << "a page of records is written for several";
   EXPECT_TRUE(await_stored(t.pool.a, usual, 40));
 }

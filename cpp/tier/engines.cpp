@@ -111,9 +111,10 @@ void Mover::look_at_fences() {
 
 // Without an engine everything that was begun fails.
 void Mover::fail_all() {
+  resign();  // first: another process may have an engine, and does again what fails here
   for (; !come_.empty(); come_.pop_front()) finish(std::move(come_.front()));
   look_at_awaited();
-  for (auto* queue : {&ready_loads_, &ready_writes_})
+  for (auto* queue : {&ready_loads_, &ready_fetches_, &ready_writes_})
     while (!queue->empty()) {
       OpPtr op = std::move(queue->front());
       queue->pop_front();
@@ -123,7 +124,6 @@ void Mover::fail_all() {
     }
   flush_pages(true);
   wipe_pages();
-  resign();  // another process may have one
 }
 
 void Mover::leave_engine() {

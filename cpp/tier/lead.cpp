@@ -14,6 +14,7 @@
 #include "blocks/deadlines.hpp"
 #include "blocks/registration.hpp"
 #include "evict/choose.hpp"
+#include "evict/links.hpp"
 #include "index/index.hpp"
 #include "tier/mover.hpp"
 
@@ -27,7 +28,8 @@ constexpr std::int64_t kAgainForMs = 10000;
 constexpr std::int64_t kAheadMs = 10000;  // nobody wants it any more
 constexpr std::int64_t kWaterMs = 50;
 constexpr std::uint32_t kWaterSample = 256, kWaterBatch = 16;
-constexpr std::size_t kFetches = 4;  // loads ahead at once, so that one of demand comes soon
+constexpr unsigned kFetchLooks = 16;  // keys in one go
+constexpr std::size_t kFetches = 4;   // loads ahead at once, so that one of demand comes soon
 
 std::uint64_t key_of(unsigned lane, std::uint64_t ticket) { return ticket * kLanes + lane; }
 
@@ -40,7 +42,7 @@ bool anything_waits(const Arena& a) {
 
 void Mover::stand(std::int64_t now) {
   if (leads_.load(kRelaxed)) {
-    if (broken_) resign();
+    if (broken_ || stop_seen_) resign();
     return;
   }
   if (t_.options.mover == KVSHM_OFF || broken_ || now < stand_at_ || stop_seen_) return;
@@ -59,9 +61,21 @@ void Mover::stand(std::int64_t now) {
 // Who leads has transfers that do not come back: ours would not, either.
 bool Mover::leader_stalls() const {
   const std::uint32_t who = t_.image->queues->mover.slot.load(kRelaxed);
-  if (leads_.load(kRelaxed) || !who || who > kSlots) return false;
+  if (leads_.load(kRelaxed) || !who || who > kSlots || who - 1 == t_.image->slot) return false;
   const SlotRecord& r = t_.image->slots[who - 1];
   return r.used.load(kRelaxed) && (r.tier.word.load(kRelaxed) & 0xff) == KVSHM_TIER_STALLED;
+}
+
+// Nothing is under way, so nothing is owed: an operation may have been lost to want of memory, and its
+// ticket must not keep the lane for ever.
+void Mover::look_at_owed() {
+  if (!leads_.load(kRelaxed) || stores_flying_ || !written_.empty() || !at_work_.empty() ||
+      !todo_.empty() || !later_.empty() || !ready_writes_.empty() || !flying_.empty() ||
+      !come_.empty() || !again_.empty() || !limbo_.empty())
+    return;
+  shared_.clear();
+  owed_.clear();
+  intake_.end_all();
 }
 
 // What it has taken and not ended, its successor does again.
@@ -115,13 +129,13 @@ bool Mover::next_store(Store* s) {
     for (Store& one : later_) todo_.push_back(one);
     later_.clear();
   }
-  if (todo_.empty()) look_at_water(now);
+  if (todo_.empty() && !intake_.left(kAsked)) look_at_water(now);
   if (!todo_.empty()) {
     *s = todo_.front();
     todo_.pop_front();
     return true;
   }
-  for (;;) {
+  for (unsigned looked = 0; looked < kLaneRoom; looked++) {
     Waiting w;
     if (!intake_.take(kAsked, &w) && !intake_.take(kUsual, &w)) {
       if (!gathered()) return false;
@@ -136,6 +150,7 @@ bool Mover::next_store(Store* s) {
     t_.g2.count(kStat_tier_rejected_total);
     item_over(s->lane, s->ticket);
   }
+  return false;  // loads and landings come in between
 }
 
 // Worth a write for its own sake. By a look: who is not held may be another block by now.
@@ -181,24 +196,26 @@ void Mover::look_at_water(std::int64_t now) {
 
 void Mover::begin_fetches() {
   if (!leads_.load(kRelaxed) || !t_.serving() || !ready_loads_.empty() || stop_seen_) return;
-  if (!intake_.left(kFetch) || !t_.may_load()) return;
+  if (state() == KVSHM_TIER_SLOW) return;  // computing is faster
   Waiting w;
-  while (ready_fetches_.size() < kFetches && intake_.take(kFetch, &w)) {
+  for (unsigned i = 0; i < kFetchLooks && ready_fetches_.size() < kFetches; i++) {
+    if (!intake_.take(kFetch, &w)) return;
     intake_.end(kFetch, w.ticket);  // whatever comes of it: nobody waits for it
-    if (now_ms() - w.since < kAheadMs)
-      begin_fetch(w);
-    else
+    if (now_ms() - w.since >= kAheadMs)
       t_.g2.count(kStat_tier_dropped_total);
+    else if (!begin_fetch(w))
+      return;
   }
 }
 
-void Mover::begin_fetch(const Waiting& w) {
+// False: there is no room; to look for some takes long.
+bool Mover::begin_fetch(const Waiting& w) {
   Arena& a = t_.g2;
   Arena& image = *t_.image;
   const Key key{w.what[0], w.what[1]};
-  if (key.none() || peek(a, key)) return;  // in memory, or on its way
+  if (key.none() || peek(a, key)) return true;  // in memory, or on its way
   const Found d = lookup(image, key, true);
-  if (d.how != Take::kHeld) return;
+  if (d.how != Take::kHeld) return true;
   LoadJob j{std::make_shared<LoadState>(1), 0, key, {0, kNone, 0}, {0, d.id, 0}, now_ms()};
   j.slot.seq = image.hot[d.id].seq.load(kRelaxed);
   j.load->ahead = j.load->freed = true;
@@ -206,7 +223,7 @@ void Mover::begin_fetch(const Waiting& w) {
   FillSpec spec;
   // Its parent came before it, if it was asked for, too.
   const std::uint32_t up = load_record(image, d.id).parent;
-  if (up < image.nblocks) {
+  if (up < image.nblocks && is_child(image, d.id, up)) {
     const Found p = lookup(a, image.hot[up].load_key(), false);
     if (p.how == Take::kHeld) give_back(a, p.id);
     if (p.how == Take::kHeld || p.how == Take::kPending)
@@ -217,15 +234,17 @@ void Mover::begin_fetch(const Waiting& w) {
   std::uint8_t st = KVSHM_ST_NONE;
   if (allocate(a, 1, &k, spec, &j.memory, &st, nullptr)) {
     give_back(image, d.id);
-    return;
+    a.count(kStat_tier_dropped_total);
+    return false;
   }
   if (st != KVSHM_ST_ANNOUNCED) {  // somebody was faster
     give_back(a, j.memory.id);
     give_back(image, d.id);
-    return;
+    return true;
   }
   a.count(kStat_tier_prefetched_total);
   begin_read(std::move(j));
+  return true;
 }
 
 }  // namespace kvshm::tier

@@ -76,6 +76,8 @@ void* Mover::run(void* self) {
       } catch (const std::bad_alloc&) {
         log_line(KVSHM_LOG_ERROR, "tier of arena %s: out of memory: some blocks were not moved",
                  m.t_.g2.name.c_str());
+        m.resign();  // tickets may be lost: a successor has them all
+        m.stand_at_ = now_ms() + 5000;
         sleep_ms(10);
       }
   }
@@ -450,6 +452,7 @@ void Mover::tick(std::int64_t now) {
   look_at_fences();
   look_at_rebuild();
   look_at_epoch(false);
+  look_at_owed();
   tell();
 }
 
@@ -480,6 +483,8 @@ void Mover::tell() {
     s = KVSHM_TIER_SLOW;
   if (stopping()) s = KVSHM_TIER_NONE;
   state_.store(s, std::memory_order_relaxed);
+  // In the line stands what was seen here: others go by it, and must not go by themselves.
+  if (s == KVSHM_TIER_STALLED && !stalled_) s = KVSHM_TIER_OK;
   TierLine& line = t_.image->mine->tier;
   std::uint64_t queued = 0;
   for (unsigned lane = 0; leads_.load(std::memory_order_relaxed) && lane < kFetch; lane++)

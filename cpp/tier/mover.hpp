@@ -133,12 +133,13 @@ class Mover {
   void stand(std::int64_t now);
   void resign();
   bool leader_stalls() const;
+  void look_at_owed();
   bool next_store(Store* s);
   bool gathered() const;
   bool admitted(const Store& s);
   void look_at_water(std::int64_t now);
   void begin_fetches();
-  void begin_fetch(const Waiting& w);
+  bool begin_fetch(const Waiting& w);
   void item_over(unsigned lane, std::uint64_t ticket);
   void share(unsigned lane, std::uint64_t ticket, std::size_t n);
   std::int64_t nap() const;

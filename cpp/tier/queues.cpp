@@ -46,11 +46,12 @@ std::uint32_t cancel(Arena& a, const kvshm_handle* h, std::uint32_t n) {
     if (tail - at > kLaneRoom) at = tail - kLaneRoom;  // damage, or two moments
     for (; at != tail; at++) {
       LaneEntry& e = entry(a, lane, at);
+      // acquire: the words below are of this state's entry, or the exchange fails
+      std::uint64_t s = e.state.load(std::memory_order_acquire);
       if (e.turn.load(std::memory_order_acquire) != turn_of(at)) continue;
       const auto [from, to] = wanted.equal_range(std::uint32_t(e.what[1].load(kRelaxed)));
       bool named = false;
       for (auto i = from; i != to; ++i) named |= i->second == e.what[0].load(kRelaxed);
-      std::uint64_t s = e.state.load(kRelaxed);
       if (named && (s & kStateMask) == kWaits &&
           e.state.compare_exchange_strong(s, (s & ~kStateMask) | kCancelled, kRelaxed))
         gone++;
@@ -131,15 +132,27 @@ bool Intake::passed_over(unsigned lane) {
   return now - mine.unfilled_since >= kFillMs;
 }
 
+// The words are damaged: what is in the lane is given up.
+void Intake::mend(unsigned lane) {
+  Lane& l = a_.queues->lanes[lane];
+  const std::uint64_t tail = l.tail.load(std::memory_order_acquire);
+  lanes_[lane] = {};
+  lanes_[lane].first = tail;
+  l.head.store(tail, std::memory_order_release);
+  l.done.store(tail, std::memory_order_release);
+  l.due.store(0, kRelaxed);
+}
+
 bool Intake::take(unsigned lane, Waiting* out) {
   Lane& l = a_.queues->lanes[lane];
   auto& mine = lanes_[lane];
+  if (l.tail.load(std::memory_order_acquire) - l.head.load(kRelaxed) > kLaneRoom) mend(lane);
   for (unsigned i = 0; i < kLaneRoom && left(lane); i++) {
     const std::uint64_t at = l.head.load(kRelaxed);
     LaneEntry& e = entry(a_, lane, at);
     const bool filled = e.turn.load(std::memory_order_acquire) == turn_of(at);
     if (!filled && !passed_over(lane)) return false;
-    mine.unfilled_since = 0;
+    if (filled) mine.unfilled_since = 0;  // else the next one has had its time, too
     std::uint64_t s = e.state.load(kRelaxed);
     *out = {{e.what[0].load(kRelaxed), e.what[1].load(kRelaxed)},
             std::int64_t(s >> 2),
@@ -155,6 +168,14 @@ bool Intake::take(unsigned lane, Waiting* out) {
     end(lane, at);
   }
   return false;
+}
+
+void Intake::end_all() {
+  for (unsigned lane = 0; lane < kLanes; lane++)
+    while (!lanes_[lane].ended.empty()) {
+      lanes_[lane].ended.back() = true;
+      end(lane, lanes_[lane].first);
+    }
 }
 
 void Intake::end(unsigned lane, std::uint64_t ticket) {

@@ -76,9 +76,11 @@ class Intake {
   std::uint64_t left(unsigned lane) const;  // to take
   bool due(unsigned lane) const;            // somebody wanted it moved now
   void end(unsigned lane, std::uint64_t ticket);
+  void end_all();  // that were taken: nothing is under way any more
 
  private:
   bool passed_over(unsigned lane);
+  void mend(unsigned lane);
   Arena& a_;
   struct {
     std::uint64_t first = 0;      // ticket of the front

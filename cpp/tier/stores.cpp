@@ -131,6 +131,11 @@ Begun Mover::begin_store(Store& s) {
         give_back(a, h.id);
         return behind ? Begun::kLater : Begun::kOver;
       }
+      if (up.how == Take::kPending && s.again_until > now_ms()) {
+        later_.push_back(s);  // the parent may be a dead one's, and go yet
+        give_back(a, h.id);
+        return Begun::kLater;
+      }
       if (up.how != Take::kOver)
         spec.parent = {image.hot[up.id].seq.load(std::memory_order_relaxed), up.id, 0};
     }
@@ -188,8 +193,8 @@ Begun Mover::begin_store(Store& s) {
   r.priority = std::uint8_t(spec.priority);
   r.uses = std::uint8_t(uses_of(a.hot[h.id].freq_depth.load(std::memory_order_relaxed)));
   r.self = self_check(r, slot.id);
-  stores_flying_++;
   ready_writes_.push_back(std::move(op));
+  stores_flying_++;
   return Begun::kYes;
 }
 

@@ -106,8 +106,8 @@ static int error_of(const struct seccomp_data* d) {
 static int decide(int listener, double begin, int* status) {
   struct pollfd p = {.fd = listener, .events = POLLIN};
   struct seccomp_notif_sizes sizes;
-  struct seccomp_notif* asked;
-  struct seccomp_notif_resp* answer;
+  static struct seccomp_notif* asked; /* until the end: one of them each */
+  static struct seccomp_notif_resp* answer;
   if (syscall(SYS_seccomp, SECCOMP_GET_NOTIF_SIZES, 0, &sizes)) return 0;
   asked = calloc(1, sizes.seccomp_notif + sizeof *asked);
   answer = calloc(1, sizes.seccomp_notif_resp + sizeof *answer);
