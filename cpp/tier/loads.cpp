@@ -139,9 +139,11 @@ bool Mover::look_again(LoadJob& j) {
     j.load.reset();
     return false;
   }
+  // Somebody was faster: awaited on.
   give_back(*t_.image, d.id);
   give_back(a, j.memory.id);
-  return false;
+  j.slot = {0, kNone, 0};
+  return st == KVSHM_ST_EXISTS || st == KVSHM_ST_PENDING;
 }
 
 // Who waits for a transfer that does not come back gets a miss; the transfer keeps its memory.
