@@ -72,6 +72,10 @@ typedef struct kvshm_tier_options {
 #define KVSHM_TIER_OPTIONS_INIT \
   {sizeof(kvshm_tier_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0}}
 
+/* Of these `write` (but for WATERMARK) and `queue` are how this process offers its blocks; admit,
+ * gather, age_ms, low, stores, min_prefix, min_priority and WRITE_WATERMARK are those of whoever
+ * moves: processes of one arena are best given the same ones. Blocks of a priority above 50 are
+ * never gathered. */
 /* Joins the tier, or makes it; once for a handle, which leaves it when it is closed. Does not wait
  * for descriptors to be read back: until then look-ups find memory only. Errors: -KVSHM_EINUSE (the
  * file belongs to another arena, both named), -KVSHM_EGEOMETRY (block size or slots differ),
