@@ -12,7 +12,8 @@ using namespace kvshm_test;
 
 TEST(TierMove, ManyAskersOneTransfer) {
   TierFile file("single");
-  Pool pool({128, 65536});  // room for all askers at once, before they find out that they ask the same
+  Pool pool(
+      {128, 65536});  // room for all askers at once, before they find out that they ask the same
   kvshm_arena* other = pool.another();
   TierSpec s;
   s.bytes = 16 << 20;
