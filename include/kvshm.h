@@ -556,7 +556,8 @@ KVSHM_API int kvshm_tick(kvshm_arena *a);
   X(tier_switches_total, "changes of what moves the bytes, in operation")                \
   X(tier_cancelled_total, "offers taken back before they were begun")                    \
   X(tier_prefetched_total, "keys asked for ahead, taken from the disk")                  \
-  X(tier_takeovers_total, "times that this process became the one that moves for all")
+  X(tier_takeovers_total, "times that this process became the one that moves for all")   \
+  X(tier_skipped_total, "look-ups that left the disk alone: slow, stalled or read back")
 
 #define KVSHM_STAT_MEMBER(name, text) uint64_t name;
 typedef struct kvshm_stats {

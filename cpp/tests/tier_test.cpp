@@ -340,7 +340,9 @@ TEST(Tier, ASlowTierIsNotLoadedFrom) {
   const keys_t two(keys.begin(), keys.begin() + 2);
   EXPECT_EQ(load_chain(pool.a, two).right, 2u) << "the try";
   ASSERT_EQ(kvshm_clear(pool.a), 2);
+  EXPECT_EQ(stats(pool.a).tier_skipped_total, 0u);
   EXPECT_EQ(load_chain(pool.a, keys).promised, 0);
+  EXPECT_EQ(stats(pool.a).tier_skipped_total, 1u);
 }
 
 TEST(Tier, TheImageGoesWithItsArena) {

@@ -153,7 +153,9 @@ std::int64_t match_load(Arena& a, Tier* t, const kvshm_key* keys, std::uint32_t 
   std::vector<std::uint32_t> ids(n, kNone);
   bool over;
   const std::uint32_t hits = match_prefix(a, keys, n, touch, ids.data(), spec.pending, &over);
-  const bool disk = t && !(spec.flags & KVSHM_NO_LOAD) && hits < n && t->may_load() && !over;
+  const bool wanted = t && !(spec.flags & KVSHM_NO_LOAD) && hits < n && !over;
+  const bool disk = wanted && t->may_load();
+  if (wanted && !disk) a.count(kStat_tier_skipped_total);
   if (t && t->options.admit > 1 && t->options.write != KVSHM_TIER_WRITE_OFF && hits) {
     std::vector<kvshm_handle> used;
     for (std::uint32_t i = 0; i < hits; i++)
