@@ -211,7 +211,7 @@ def test_s36_another_user_may_not(tiered, path, player):
 def test_s42_many_keys_through_a_small_cache(tiered, rounds):
     """200,000 distinct keys (2 million in full) through 2,000 blocks, and as many slots: neither
     index nor process grows, and who has left memory and disk leaves no entry behind."""
-    arena = tiered(2000, block_bytes=64, tier_size="9MiB", tier_options={"queue": 4096})
+    arena = tiered(2000, block_bytes=64, tier_size="9MiB", tier_options={"queue": 2048})
     total, batch = rounds(200_000, 2_000_000), 1000
     sizes = []
     for i in range(total // batch):

@@ -158,7 +158,7 @@ def test_text_without_a_tokenizer(arena: Any, engine: str, tmp_path: Path) -> No
                                f"{engine}/ok", "--json"), 0)
     (one,) = found["prompts"]
     assert one["blocks"] is one["stored"] is None and one["engine"]["prompt_tokens"] == 40
-    assert (arena.presence(IDENT.keys([ord("x")] * 40, salt="t")) == kvshm.Presence.G2).all()
+    assert (arena.presence(IDENT.keys([ord("x")] * 40, salt="t")) & kvshm.Presence.G2 != 0).all()
 
 
 def test_an_arena_without_a_tier(make_arena: Any, worker: Any, tmp_path: Path) -> None:
