@@ -113,8 +113,8 @@ class Config:
     tier_admit: int = _option(1, whole(1, 255, "times"), "offers of a block before it is written")
     tier_write: str = _option(
         "through", choice("through", "lazy", "watermark", "release", "idle", "off"),
-        "when a block goes to disk: when it is stored; gathered; when few are free; when a store or "
-        "a load gives it back; when nothing is scheduled; never")
+        "when a block goes to disk: when it is stored; gathered; when few are free; when a store "
+        "or a load gives it back; when nothing is scheduled; never")
     tier_gather: int = _option("64MiB", SIZE, "lazy: bytes that are gathered; 0 = off")
     tier_age: float = _option(1.0, seconds(0.001, 3600), "lazy: or so long, the oldest of them")
     tier_low: float = _option(0.25, share(), "watermark: a smaller share of free blocks is few")
