@@ -120,7 +120,7 @@ int kvshm_abort(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
     if (!rc) rc = leave_fill(*call, b[i], ticks);
     if (rc) first = misuse(*call, rc);
   }
-  if (offers_at_release(h)) offer_released(h, b, n);  // what was published before it was left
+  offer_released(h, b, n);  // what was published before it was left
   return first;
 }
 }

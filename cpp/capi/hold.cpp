@@ -49,7 +49,6 @@ void count_one(Arena& a, Take how, bool touch) {
   if (n && !b) return -EINVAL;
   Arena& a = *call;
   int first = 0;
-  const bool offers = offers_at_release(h);
   Ticks ticks(a, n);
   for (uint32_t i = n; i-- > 0;) {  // tail first: the head of a chain stays the youngest
     int rc = check_handle(a, b[i]);
@@ -58,7 +57,7 @@ void count_one(Arena& a, Take how, bool touch) {
     if (!rc) rc = release_hold(a, b[i].id, ticks);
     if (rc) first = misuse(a, rc);
   }
-  if (offers) offer_released(h, b, n);  // head first
+  offer_released(h, b, n);
   return first;
 }
 

@@ -8,7 +8,7 @@ namespace kvshm {
 
 // Became READY; head first.
 void offer_to_tier(kvshm_arena* h, const kvshm_handle* b, std::uint32_t n);
-// Is given back by a process with a tier whose rule says that this is the time.
+// Was given back, head first: goes down where this process's rule says that this is the time.
 bool offers_at_release(const kvshm_arena* h);
 void offer_released(kvshm_arena* h, const kvshm_handle* b, std::uint32_t n);
 

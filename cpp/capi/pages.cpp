@@ -196,7 +196,7 @@ int64_t kvshm_pages_finish(kvshm_arena* h, const kvshm_handle* b, uint32_t n, ui
     if (rc && codes[i] >= 0) codes[i] = rc;
     fine += codes[i] >= 0;
   }
-  if (offers_at_release(h)) offer_released(h, b, n);
+  offer_released(h, b, n);
   return fine;
 }
 }

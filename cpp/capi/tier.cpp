@@ -69,6 +69,7 @@ bool kvshm::offers_at_release(const kvshm_arena* h) {
 }
 
 void kvshm::offer_released(kvshm_arena* h, const kvshm_handle* b, std::uint32_t n) {
+  if (!offers_at_release(h)) return;
   tier::Tier* t = h->tier.load(std::memory_order_acquire);
   Arena& a = *h->impl;
   for (std::uint32_t i = 0; i < n; i++) {
@@ -130,7 +131,7 @@ int64_t kvshm_tier_store(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {
   if (n && !b) return -EINVAL;
   for (uint32_t i = 0; i < n; i++)
     if (int rc = check_handle(t.arena(), b[i])) return rc;
-  return t->offer(b, n, true);
+  return tier::offer(t.arena(), t.operator->(), b, n, true);
 }
 
 int64_t kvshm_tier_cancel(kvshm_arena* h, const kvshm_handle* b, uint32_t n) {

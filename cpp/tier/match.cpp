@@ -14,6 +14,7 @@
 #include "blocks/registration.hpp"
 #include "index/index.hpp"
 #include "tier/mover.hpp"
+#include "tier/offer.hpp"
 
 namespace kvshm::tier {
 namespace {
@@ -161,8 +162,8 @@ std::int64_t match_load(Arena& a, Tier* t, const kvshm_key* keys, std::uint32_t 
     for (std::uint32_t i = 0; i < hits; i++)
       if (!peek(*t->image, Key::load(keys[i])))
         used.push_back({a.hot[ids[i]].seq.load(std::memory_order_relaxed), ids[i], 0});
-    t->offer(used.data(), std::uint32_t(used.size()),
-             false);  // one use more: it may be worth a write by now
+    // One use more: it may be worth a write by now.
+    offer(a, t, used.data(), std::uint32_t(used.size()), false);
   }
   if (!disk) {
     if (!hits) return over ? over_quota(a) : 0;

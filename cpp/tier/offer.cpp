@@ -5,8 +5,6 @@
 
 namespace kvshm::tier {
 namespace {
-constexpr std::uint32_t kQueue = 1024;
-
 unsigned lane_of(Arena& a, std::uint32_t rule, std::uint32_t id, bool asked) {
   if (asked || priority_now(a, id) > kNormalPriority) return kAsked;
   const bool gather = rule == KVSHM_TIER_WRITE_LAZY || rule == KVSHM_TIER_WRITE_IDLE;
@@ -22,7 +20,7 @@ std::uint32_t rule(const Arena& a, const Tier* t) {
 }
 
 std::uint32_t offer(Arena& a, Tier* t, const kvshm_handle* h, std::uint32_t n, bool asked) {
-  const std::uint32_t how = rule(a, t), most = t ? t->options.queue : kQueue;
+  const std::uint32_t how = rule(a, t), most = (t ? t->options : Options()).queue;
   std::uint32_t taken = 0;
   for (std::uint32_t i = 0; i < n; i++) {
     const unsigned lane = lane_of(a, how, h[i].id, asked);

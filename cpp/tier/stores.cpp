@@ -163,9 +163,8 @@ Begun Mover::begin_store(Store& s) {
     later_.push_back(s);
     return Begun::kLater;
   }
-  const bool present = there != 0;
   if (!slot.seq) {
-    if (present) a.count(kStat_tier_present_total);
+    if (there) a.count(kStat_tier_present_total);
     give_back(a, h.id);
     return Begun::kOver;
   }

@@ -11,13 +11,10 @@
 #include "device/guard.hpp"
 #include "tier/gds.hpp"
 #include "tier/mover.hpp"
-#include "tier/offer.hpp"
 
 namespace kvshm::tier {
 namespace {
 constexpr std::int64_t kOwnMs = 3000;
-constexpr std::uint32_t kQueue = 1024, kDeadlineMs = 5000, kAgeMs = 1000, kLow = 250, kStores = 16;
-constexpr std::uint64_t kGather = 64 << 20;
 // The file is about to be adopted: an image that is not new was of another one.
 int forget_other_file(Arena& image, const char* name) {
   TierNote& note = image.sb->tier;
@@ -44,18 +41,19 @@ int Tier::open(Arena& a, const kvshm_tier_options& o, std::unique_ptr<Tier>* out
   if (!a.block_bytes) return fail(-EINVAL, "arena %s has blocks without data", a.name.c_str());
   if (a.block_bytes > 0xffffffffu) return fail(-EINVAL, "blocks of 4 GiB or more have no tier");
   auto t = std::make_unique<Tier>(a);
+  const Options usual;
   t->options = {o.engine,
                 o.sync,
                 o.write,
                 o.admit,
-                o.queue ? o.queue : kQueue,
-                o.deadline_ms ? o.deadline_ms : kDeadlineMs,
+                o.queue ? o.queue : usual.queue,
+                o.deadline_ms ? o.deadline_ms : usual.deadline_ms,
                 o.min_speed,
-                o.gather ? o.gather : kGather,
-                o.age_ms ? o.age_ms : kAgeMs,
-                o.low ? o.low : kLow,
+                o.gather ? o.gather : usual.gather,
+                o.age_ms ? o.age_ms : usual.age_ms,
+                o.low ? o.low : usual.low,
                 o.mover,
-                o.stores ? o.stores : kStores,
+                o.stores ? o.stores : usual.stores,
                 o.min_prefix,
                 o.min_priority};
   if (int rc = t->files.open(o, a.block_bytes, a.path.c_str())) return rc;
@@ -108,10 +106,6 @@ bool Tier::serving() const {
 }
 
 bool Tier::may_load() { return serving() && !(options.min_speed && mover->too_slow()); }
-
-std::uint32_t Tier::offer(const kvshm_handle* h, std::uint32_t n, bool asked) {
-  return tier::offer(g2, this, h, n, asked);
-}
 
 int Tier::drain(std::uint32_t timeout_ms) {
   const int rc = mover->drain(now_ms() + timeout_ms);

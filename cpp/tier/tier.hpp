@@ -50,8 +50,6 @@ struct Tier {
 
   bool serving() const;  // look-ups may find, and load
   bool may_load();       // the same, but for a slow tier one try now and then
-  // Any thread. READY blocks, weakly; how many were queued. asked: before what goes by itself.
-  std::uint32_t offer(const kvshm_handle* h, std::uint32_t n, bool asked);
   // Of what this handle has offered: one past the last ticket of each lane, for drain().
   void remember(unsigned lane, std::uint64_t ticket) {
     std::uint64_t was = mine[lane].load(std::memory_order_relaxed);
