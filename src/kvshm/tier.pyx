@@ -142,13 +142,18 @@ def describe(Attachment arena):
         mover=_MOVERS[t.mover], mover_pid=t.mover_pid, fetching=t.fetching)
 
 
+cdef Handles _named(object handles):
+    """A Lease stands for the blocks that it holds."""
+    if isinstance(handles, Lease):
+        handles = [h for h in handles.handles if h is not None]
+    return as_handles(handles)
+
+
 def store(Attachment arena, handles):
     cdef Handles wanted
     cdef int64_t n
     arena.alive()
-    if isinstance(handles, Lease):
-        handles = [h for h in handles.handles if h is not None]
-    wanted = as_handles(handles)
+    wanted = _named(handles)
     with nogil:
         n = kvshm_tier_store(arena.ptr, wanted.ptr, wanted.n)
     if n < 0:
@@ -160,9 +165,7 @@ def cancel(Attachment arena, handles):
     cdef Handles wanted
     cdef int64_t n
     arena.alive()
-    if isinstance(handles, Lease):
-        handles = [h for h in handles.handles if h is not None]
-    wanted = as_handles(handles)
+    wanted = _named(handles)
     with nogil:
         n = kvshm_tier_cancel(arena.ptr, wanted.ptr, wanted.n)
     if n < 0:
