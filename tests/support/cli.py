@@ -97,3 +97,15 @@ class Copy:
 
     def live(self, slot: int) -> contextlib.AbstractContextManager[None]:
         return self.lock((1 << 62) + slot)
+
+
+def read_terminal(master: int) -> bytes:
+    """All that was written to the other end, which is closed by now, and this end is then, too."""
+    out = b""
+    try:
+        while chunk := os.read(master, 65536):
+            out += chunk
+    except OSError:  # a terminal's end
+        pass
+    os.close(master)
+    return out

@@ -6,7 +6,10 @@ Also run inside workers: ``mock = Mock(path)``; ``mock.address`` is what registe
 from __future__ import annotations
 
 import ctypes
+import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parents[1] / "device" / "native"
@@ -42,6 +45,20 @@ def build(folder: Path, *, cuda: bool = False, nvrtc: bool = False) -> Path:
                         "-g", "-fPIC", "-shared", NATIVE / source, "-o", folder / name],
                        check=True, timeout=60)
     return out
+
+
+def run_cases(cases: Path, folder: Path, least: int) -> None:
+    """These tests in a process of their own, which finds the CUDA driver that is built in `folder`:
+    all pass, so many at least, and none is skipped."""
+    driver = build(folder, cuda=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", cases],
+        capture_output=True, text=True, timeout=110, cwd=NATIVE.parents[2],
+        env={**os.environ, "LD_LIBRARY_PATH": str(driver.parent)})
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0
+    passed = re.search(r"^(\d+) passed in", done.stdout, re.MULTILINE)  # and none was skipped
+    assert passed and int(passed[1]) >= least
 
 
 class Mock:

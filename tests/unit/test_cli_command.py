@@ -10,7 +10,7 @@ from pathlib import Path
 import kvshm
 import pytest
 from kvshm.tools.cli import failures, main, text
-from support.cli import kvshm_cli, spawn_cli
+from support.cli import kvshm_cli, read_terminal, spawn_cli
 
 
 @pytest.fixture
@@ -110,13 +110,7 @@ def on_a_terminal(arena: str, *more: str, **env: str) -> str:
     process = subprocess.Popen([sys.executable, "-m", "kvshm.tools.cli", "list", *more],
                                stdout=slave, env={**os.environ, "TERM": "xterm", **env})
     os.close(slave)
-    out = b""
-    try:
-        while chunk := os.read(master, 65536):
-            out += chunk
-    except OSError:  # a terminal's end
-        pass
-    os.close(master)
+    out = read_terminal(master)
     assert process.wait(60) == 0
     assert arena.encode() in out
     return out.decode()

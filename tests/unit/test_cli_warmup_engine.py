@@ -17,7 +17,7 @@ import jsonschema
 import kvshm
 import pytest
 from support.arenas import eventually, store
-from support.cli import Outcome, kvshm_cli, spawn_cli
+from support.cli import Outcome, kvshm_cli, read_terminal, spawn_cli
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/inspector.schema.json").read_text())
 FIELDS: dict[str, Any] = {"model": "m", "weights": "w", "block_tokens": 16}
@@ -264,12 +264,6 @@ def test_a_bar_on_a_terminal(arena: Any, engine: str, tmp_path: Path) -> None:
         stdout=subprocess.PIPE, stderr=slave, text=True, env={**os.environ, "TERM": "xterm"})
     os.close(slave)
     out, _ = process.communicate(timeout=60)
-    shown = b""
-    try:
-        while chunk := os.read(master, 65536):
-            shown += chunk
-    except OSError:  # a terminal's end
-        pass
-    os.close(master)
+    shown = read_terminal(master)
     assert process.returncode == 0 and b"warming up" in shown
     assert json.loads(out)["prompts"][0]["stored"] == 3

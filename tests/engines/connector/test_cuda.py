@@ -3,24 +3,12 @@
 started with that driver finds it: all cases run in one of their own."""
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-from support.mock_device import build
+from support.mock_device import run_cases
 
 CASES = Path(__file__).with_name("cuda_cases.py")
 
 
 def test_device_memory(tmp_path):
-    driver = build(tmp_path, cuda=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", CASES],
-        capture_output=True, text=True, timeout=110, cwd=CASES.parents[3],
-        env={**os.environ, "LD_LIBRARY_PATH": str(driver.parent)})
-    print(done.stdout, done.stderr)
-    assert done.returncode == 0
-    passed = re.search(r"^(\d+) passed in", done.stdout, re.MULTILINE)  # and none was skipped
-    assert passed and int(passed[1]) >= 12
+    run_cases(CASES, tmp_path, 12)
